@@ -1,0 +1,28 @@
+"""The whole space."""
+
+import jax
+import jax.numpy as jnp
+
+from tightrope.domains._vectors import Point
+from tightrope.domains.base import Domain
+
+
+class Reals(Domain):
+    """The whole space: no constraint at all.
+
+    X = R^n
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from tightrope.domains import Reals
+        >>> Reals().project(jnp.array([-1.0, 2.0]))
+        Array([-1.,  2.], dtype=float32)
+    """
+
+    def project(self, x: Point) -> Point:
+        """`x` itself."""
+        return x
+
+    def project_normal_cone(self, x: Point, v: Point) -> Point:
+        """Zero, the only normal."""
+        return jax.tree.map(jnp.zeros_like, v)

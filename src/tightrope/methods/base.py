@@ -1,0 +1,157 @@
+"""The contract of a method: what it declares, what a step is given and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from ..oracle import Oracle, Sample
+
+
+class Draw(NamedTuple):
+    """One step's randomness, a function of (seed, step) alone.
+
+    Attributes:
+        samples: for each role of the method an independent sample (one entry a data source).
+        uniform: a number in [0, 1).
+        key: for what is rare; never split for what every step needs.
+        k: the step's number, from 1; 0 in `init`. It comes from the loop and is never kept in a State.
+        steps: the horizon: how many steps the run will take.
+    """
+
+    samples: dict[str, Sample]
+    uniform: Float[Array, ""]
+    key: Array
+    k: Int[Array, ""]
+    steps: Int[Array, ""]
+
+
+class Info(NamedTuple):
+    """What a step cost. A count that never varies is a Python int and costs nothing to add up.
+
+    Attributes:
+        objective_gradients: gradients of the objective.
+        constraint_values: evaluations of the constraint rows, those behind a derivative included.
+        constraint_jacobians: Jacobians of the rows, or products with one.
+        samples: rows drawn and used.
+    """
+
+    objective_gradients: int | Int[Array, ""] = 0
+    constraint_values: int | Int[Array, ""] = 0
+    constraint_jacobians: int | Int[Array, ""] = 0
+    samples: int | Int[Array, ""] = 0
+
+
+class Accepts(NamedTuple):
+    """Which problems a method takes, and the form it wants them in.
+
+    Attributes:
+        equalities: 'any', 'affine' (linear and deterministic only) or 'none'.
+        inequalities: whether it takes g(x) ≤ 0.
+        stochastic: whether constraints may have data.
+        form: 'native' (rows c = 0 and g ≤ 0), 'slacks' (equalities only) or 'pairs' (inequalities only).
+        needs: what it asks of the set: 'projection' or 'lmo'.
+    """
+
+    equalities: Literal["any", "affine", "none"]
+    inequalities: bool
+    stochastic: bool
+    form: Literal["native", "slacks", "pairs"]
+    needs: Literal["projection", "lmo"]
+
+
+Hyper = Any
+"""A hyper-parameter's value: a number as the user gives it, an array once `solve` has it, None: to be estimated."""
+
+
+def hyper(default: float | None, *, low: float = 0.0, strict: bool = True) -> Any:
+    """A hyper-parameter: a number above `low` (or at least `low`), or None: estimated from samples at x0."""
+    return eqx.field(default=default, metadata={"low": low, "strict": strict})
+
+
+def choice(default: str, *options: str) -> Any:
+    """A choice among names; it is static, another one compiles another program."""
+    return eqx.field(default=default, static=True, metadata={"options": options})
+
+
+class Method(eqx.Module):
+    """An algorithm: an immutable pytree of hyper-parameters with `init`, `step` and `output`.
+
+    A subclass declares `accepts`, `uses_horizon` (whether its iterates depend on `steps`), `reference` and `guarantee`;
+    its State has a field `x`, the current iterate.
+    """
+
+    accepts: ClassVar[Accepts]
+    uses_horizon: ClassVar[bool] = False
+    reference: ClassVar[str]
+    """Paper and equation."""
+    guarantee: ClassVar[str]
+    """What is proved, at which rate."""
+    cost: ClassVar[str]
+    """Oracle calls of one step."""
+
+    def roles(self) -> dict[str, int | None]:
+        """The independent samples a step needs: {name: batch size}; None: each source's own."""
+        raise NotImplementedError
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        """This method with each hyper-parameter that is None estimated from samples at the start."""
+        return self
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> Any:
+        """The State before step 1; `draw.k` is 0."""
+        raise NotImplementedError
+
+    def step(self, oracle: Oracle, state: Any, draw: Draw) -> tuple[Any, Info]:
+        """One step."""
+        raise NotImplementedError
+
+    def output(self, state: Any) -> Float[Array, " n"]:
+        """The point that the method's theorem speaks of."""
+        return state.x
+
+    def multipliers(self, state: Any) -> Float[Array, " rows"] | None:
+        """The method's own multipliers of the rows at `output`; None: it has none."""
+        return None
+
+    def remark(self, state: Any) -> str | None:
+        """What the person who reads the result should know about this run; None: nothing."""
+        return None
+
+    def __check_init__(self) -> None:
+        for spec in fields(self):  # pyright: ignore[reportArgumentType]
+            value, owner = getattr(self, spec.name), type(self).__name__
+            if "options" in spec.metadata and value not in spec.metadata["options"]:
+                raise ValueError(f"{owner}: {spec.name} must be one of {spec.metadata['options']}, got {value!r}")
+            if "low" in spec.metadata:
+                _check_number(owner, spec.name, value, spec.metadata["low"], spec.metadata["strict"])
+
+
+def _check_number(owner: str, name: str, value: Any, low: float, strict: bool) -> None:
+    if value is None or isinstance(value, Tracer):
+        return
+    if isinstance(value, bool) or not eqx.is_array_like(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+        raise TypeError(f"{owner}: {name} must be a number, got {value!r} ({type(value).__name__})")
+    number = np.asarray(value)
+    if not (np.isfinite(number) & ((number > low) if strict else (number >= low))).all():
+        expected = f"greater than {low:g}" if strict else f"at least {low:g}"
+        raise ValueError(f"{owner}: {name} must be a finite number {expected}, got {value}")
+
+
+def as_arrays(method: Method, dtype: Any) -> Method:
+    """The method with its numbers as arrays of x's dtype: new values then never recompile."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), method)
+
+
+def constants(asked: Method, filled: Method) -> dict[str, float]:
+    """The hyper-parameters that were estimated: None in `asked`, a number in `filled`."""
+    names = [spec.name for spec in fields(asked) if getattr(asked, spec.name) is None]  # pyright: ignore
+    values = {name: getattr(filled, name) for name in names}
+    return {name: float(value) for name, value in values.items() if value is not None}

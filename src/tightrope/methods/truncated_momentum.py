@@ -1,0 +1,148 @@
+r"""Truncated momentum with an exact quadratic penalty: feasible with certainty (Lu, Mei, Xiao 2024).
+
+Deterministic constraints c(x) = 0, x in X; stochastic objective. Algorithms 1 and 2 of the paper:
+
+    x_{k+1} = P_X(x_k − η_k (v_k + ρ_k J(x_k)ᵀ c(x_k)))
+    recursive (8):  v_{k+1} = P_R(∇f(x_{k+1}, ξ) + (1 − α_k)(v_k − ∇f(x_k, ξ)))      the same ξ at both points
+    Polyak:         v_{k+1} = P_R((1 − α_k) v_k + α_k ∇f(x_{k+1}, ξ))
+
+with P_R the projection onto the ball of radius R, and v_1 = P_R(∇f(x_1, ξ_1)). The momentum is on the objective alone; the
+penalty's gradient is exact, and the truncation bounds what noise can do to feasibility in any run, not on average.
+
+Schedules, with the paper's unit constants replaced by `momentum`, `penalty`, `step_size`:
+
+    α_k = momentum · k^{-1/2}, at most 1
+    θ in [1, 2) known (11), (18):  ρ_k = penalty · k^{θ/4},  η_k = step_size · k^{-1/2}, for Polyak divided by log(k+2)
+    θ unknown (14), (21):          ρ_k = penalty · k^{1/2},  η_k = step_size · k^{-1/2} / log(k+2)
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| x, v | `x`, `gradient` | R (the paper's L_f, a bound on ‖∇F‖) | `radius` |
+| η, ρ, α | `step_size`, `penalty`, `weight` | θ, the error bound's exponent (5) | `error_bound` |
+
+Lemma 1 asks for ρ_k η_k L ≤ (√5 − 1)/2 with L the smoothness of ½‖c‖²: the defaults start at half of that.
+Multiplier at x_k: ρ_{k−1} c(x_k). Output: x_k with k uniform on {⌈K/2⌉ + 1, …, K}, sampled on line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import polyak_momentum, recursive_momentum, scales, truncate
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+
+PENALTY_STEP = (math.sqrt(5) - 1) / 2
+"""The most that ρ η L may be (Lemma 1)."""
+
+
+class State(NamedTuple):
+    """What the next step needs, and the sampled output."""
+
+    x: Float[Array, " n"]
+    gradient: Float[Array, " n"]
+    picked: Float[Array, " n"]
+    picked_multipliers: Float[Array, " rows"]
+
+
+class TruncatedMomentum(Method):
+    """Momentum on the objective, truncated; exact quadratic penalty on deterministic constraints.
+
+    Args:
+        step_size: scale of η_k; None: estimated at the start, as are `penalty` and `radius`.
+        penalty: scale of ρ_k.
+        radius: bound on the norm of the momentum.
+        momentum: scale of α_k.
+        error_bound: the exponent θ in [1, 2) of the constraints' error bound, where it is known (1 where the Jacobian has
+            full rank near the feasible set); None: unknown, any θ ≥ 1.
+        estimator: 'recursive' (two gradients a step on one sample) or 'polyak' (one).
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+        >>> result = tr.solve(problem, jnp.ones(2), tr.methods.TruncatedMomentum(), steps=2000)
+        >>> bool(abs(result.x @ result.x - 1.0) < 0.05)
+        True
+    """
+
+    step_size: Hyper = hyper(None)
+    penalty: Hyper = hyper(None)
+    radius: Hyper = hyper(None)
+    momentum: Hyper = hyper(1.0)
+    error_bound: Hyper = hyper(None, low=1.0, strict=False)
+    estimator: str = choice("recursive", "recursive", "polyak")
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=False, form="slacks", needs="projection")
+    reference: ClassVar[str] = "Lu, Mei, Xiao 2024, Algorithms 1 and 2"
+    guarantee: ClassVar[str] = "‖c‖² ~ k^(-min(1/2, 1/θ)) surely; E stationarity² at the same rate"
+    cost: ClassVar[str] = "2 ∇f (1 polyak), 1 c, 1 Jᵀy"
+
+    def __check_init__(self) -> None:
+        if self.error_bound is not None and not self.error_bound < 2.0:
+            raise ValueError(
+                f"TruncatedMomentum: error_bound must be in [1, 2) where it is known, got {self.error_bound}; "
+                "leave it at None for larger exponents"
+            )
+
+    def roles(self) -> dict[str, int | None]:
+        return {"objective": None}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        if None not in (self.step_size, self.penalty, self.radius):
+            return self
+        s = scales(oracle, x, draw.samples["objective"])
+        step_size = 0.5 / s.smoothness if self.step_size is None else self.step_size
+        constrained = s.penalty_smoothness > 0
+        smoothness = jnp.where(constrained, s.penalty_smoothness, 1.0)
+        return replace(
+            self,
+            step_size=step_size,
+            penalty=0.5 * PENALTY_STEP / (smoothness * step_size) if self.penalty is None else self.penalty,
+            radius=10.0 * s.gradient if self.radius is None else self.radius,
+        )
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        gradient = truncate(oracle.grad(x, draw.samples["objective"]), self.radius)
+        return State(x, gradient, x, jnp.zeros_like(oracle.multipliers))
+
+    def schedule(self, k: Float[Array, ""]) -> tuple[Array, Array, Array]:
+        """Step size η_k, penalty ρ_k and momentum weight α_k."""
+        root = jnp.sqrt(k)
+        known = self.error_bound is not None
+        growth = self.error_bound / 4.0 if known else 0.5
+        log = 1.0 if known and self.estimator == "recursive" else jnp.log(k + 2.0)
+        return self.step_size / (root * log), self.penalty * k**growth, jnp.minimum(1.0, self.momentum / root)
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, sample = state.x, draw.samples["objective"]
+        k = draw.k.astype(x.dtype)
+        step_size, penalty, weight = self.schedule(k)
+        c, pullback = oracle.vjp(x, sample)
+        new = oracle.project(x - step_size * (state.gradient + pullback(penalty * c)))
+        gradient = oracle.grad(new, sample)
+        if self.estimator == "recursive":
+            gradient = recursive_momentum(state.gradient, gradient, oracle.grad(x, sample), weight)
+        else:
+            gradient = polyak_momentum(state.gradient, gradient, weight)
+        position = draw.k - (draw.steps + 1) // 2
+        take = (position >= 1) & (draw.uniform * position < 1.0)
+        _, previous_penalty, _ = self.schedule(jnp.maximum(k - 1.0, 1.0))
+        state = State(
+            new,
+            truncate(gradient, self.radius),
+            jnp.where(take, x, state.picked),
+            jnp.where(take, previous_penalty * c, state.picked_multipliers),
+        )
+        rows = oracle.count(sample, objective=True, constraints=False)
+        return state, Info(2 if self.estimator == "recursive" else 1, 1, 1, rows)
+
+    def output(self, state: State) -> Float[Array, " n"]:
+        return state.picked
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.picked_multipliers

@@ -1,0 +1,77 @@
+"""How the user's parameters and the one flat vector inside a method correspond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+
+def _is_module(node: Any) -> bool:
+    return isinstance(node, eqx.Module)
+
+
+def _as_parameter(path: tuple[Any, ...], leaf: Any) -> Any:
+    """Float leaves become arrays; inside an Equinox model what is not a float array stays as it is, out of the way."""
+    if _is_module(leaf):
+        return eqx.filter(leaf, eqx.is_inexact_array)
+    where = "x0" + jax.tree_util.keystr(path)
+    if not eqx.is_array_like(leaf) and not isinstance(leaf, np.ndarray):
+        raise TypeError(f"{where} is a {type(leaf).__name__}; expected an array of floats")
+    dtype = jnp.result_type(leaf)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"{where} has dtype {dtype}; expected floats: parameters are differentiated")
+    return jnp.asarray(leaf)
+
+
+class Parameters:
+    """The structure of a pytree of parameters: `ravel` to a flat vector and `unravel` back."""
+
+    def __init__(self, x0: PyTree[Any]):
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x0)):
+            raise TypeError(
+                "x0 is traced: solve runs its own compiled loop and cannot be called inside jit, vmap or grad; "
+                "use tightrope.sweep to run many seeds or settings in one program"
+            )
+        arrays = jax.tree_util.tree_map_with_path(_as_parameter, x0, is_leaf=_is_module)
+        self._rest = jax.tree.map(
+            lambda leaf: eqx.filter(leaf, eqx.is_inexact_array, inverse=True) if _is_module(leaf) else None,
+            x0,
+            is_leaf=_is_module,
+        )
+        vector, self._unravel = ravel_pytree(arrays)
+        if vector.size == 0:
+            raise ValueError("x0 has no parameters; expected a pytree with at least one array of floats")
+        if not np.isfinite(np.asarray(vector)).all():
+            raise ValueError("x0 contains NaN or infinity; expected finite numbers")
+        self.start: Float[Array, " n"] = vector
+        self.size: int = vector.size
+        self.dtype = vector.dtype
+        leaves, structure = jax.tree.flatten(arrays)
+        rest, rest_structure = jax.tree.flatten(self._rest)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        self.key = (structure, shapes, rest_structure, tuple(_identity(leaf) for leaf in rest))
+
+    def unravel(self, vector: Float[Array, " n"]) -> PyTree[Any]:
+        """The user's pytree with the numbers of `vector`."""
+        return eqx.combine(self._unravel(vector), self._rest, is_leaf=lambda node: node is None)
+
+    def unravel_arrays(self, vector: Float[Array, " n"]) -> PyTree[Array]:
+        """Only the arrays of the user's pytree: what an optimizer or a domain works on."""
+        return self._unravel(vector)
+
+    def ravel(self, params: PyTree[Any]) -> Float[Array, " n"]:
+        """The flat vector of a pytree that has this structure."""
+        return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0].astype(self.dtype)
+
+
+def _identity(leaf: Any) -> Any:
+    """What tells two leaves that are not parameters apart: the value where it can be hashed, else the object."""
+    return leaf if isinstance(leaf, Callable | str | int | float | bool) else id(leaf)

@@ -1,0 +1,248 @@
+"""What is solved: an objective, constraints, a simple set, and where their samples come from.
+
+The one place where signs are fixed. A constraint is `low ≤ h(x) ≤ high`, entry by entry; inside, that is `c(x) = 0` with
+`c = h − target` and `g(x) ≤ 0` with `g = h − high` or `g = low − h`. Multipliers are those of the Lagrangian
+`F + Σ λ c + Σ μ g` with `μ ≥ 0`; `between` reports one signed number, positive at the upper end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from .data import Dataset, Sampler, Source
+from .domains import Domain, Reals
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """`low ≤ E fn(x) ≤ high`; made by `equals`, `at_most`, `at_least`, `between` and `affine`.
+
+    Attributes:
+        kind: which of these made it.
+        fn: `fn(params, batch)` with data, `fn(params)` without.
+        low: lower bound, a number or one for each entry of what `fn` returns.
+        high: upper bound.
+        data: where its samples come from; None: deterministic.
+        name: how results call it.
+        matrix: the `A` of `affine`, else None.
+    """
+
+    kind: str
+    fn: Callable[..., Any]
+    low: np.ndarray
+    high: np.ndarray
+    data: Source | None
+    name: str
+    named_by_user: bool
+    matrix: Any = None
+
+
+def equals(
+    fn: Callable[..., Any], target: Any = 0.0, *, data: Source | None = None, name: str | None = None
+) -> Constraint:
+    """`E fn(x) = target`.
+
+    Args:
+        fn: `fn(params, batch) -> scalar or vector`, a mean over the batch's rows; `fn(params)` where `data` is None.
+        target: a number, or one for each entry.
+        data: a `Dataset` or `Sampler`; None makes the constraint deterministic.
+        name: how results call it; default: the function's name.
+
+    Example:
+        >>> import tightrope as tr
+        >>> tr.equals(lambda x: x @ x, 1.0, name="sphere").name
+        'sphere'
+    """
+    bound = _bound("equals", "target", target)
+    return _constraint("equals", fn, bound, bound, data, name)
+
+
+def at_most(
+    fn: Callable[..., Any], bound: Any = 0.0, *, data: Source | None = None, name: str | None = None
+) -> Constraint:
+    """`E fn(x) ≤ bound`; arguments as in `equals`.
+
+    Example:
+        >>> import tightrope as tr
+        >>> tr.at_most(lambda x: x.sum(), 1.0, name="budget").kind
+        'at_most'
+    """
+    high = _bound("at_most", "bound", bound)
+    return _constraint("at_most", fn, np.full_like(high, -np.inf), high, data, name)
+
+
+def at_least(
+    fn: Callable[..., Any], bound: Any = 0.0, *, data: Source | None = None, name: str | None = None
+) -> Constraint:
+    """`E fn(x) ≥ bound`; arguments as in `equals`.
+
+    Example:
+        >>> import tightrope as tr
+        >>> tr.at_least(lambda x: x.sum(), 1.0, name="coverage").kind
+        'at_least'
+    """
+    low = _bound("at_least", "bound", bound)
+    return _constraint("at_least", fn, low, np.full_like(low, np.inf), data, name)
+
+
+def between(
+    fn: Callable[..., Any], low: Any, high: Any, *, data: Source | None = None, name: str | None = None
+) -> Constraint:
+    """`low ≤ E fn(x) ≤ high`; arguments as in `equals`.
+
+    Example:
+        >>> import tightrope as tr
+        >>> tr.between(lambda x: x.mean(), -0.1, 0.1, name="balance").kind
+        'between'
+    """
+    lower, upper = _bound("between", "low", low, infinite=True), _bound("between", "high", high, infinite=True)
+    try:
+        lower, upper = np.broadcast_arrays(lower, upper)
+    except ValueError:
+        raise ValueError(
+            f"between: low has shape {lower.shape} and high {upper.shape}; expected shapes that match"
+        ) from None
+    if (lower > upper).any():
+        raise ValueError(f"between: low must not exceed high, got low={low} and high={high}")
+    return _constraint("between", fn, lower, upper, data, name)
+
+
+def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
+    """`A vec(x) = b`, deterministic and linear; `vec` flattens the parameters leaf by leaf.
+
+    Args:
+        A: a matrix, one column a parameter.
+        b: right-hand side, one number a row of A.
+        name: how results call it; default "affine".
+
+    Example:
+        >>> import numpy as np, tightrope as tr
+        >>> tr.affine(np.ones((1, 3)), np.ones(1)).name
+        'affine'
+    """
+    matrix, right = np.asarray(A, float), _bound("affine", "b", b)
+    if matrix.ndim != 2:
+        raise ValueError(f"affine: A must be a matrix, got an array of shape {matrix.shape}")
+    if not np.isfinite(matrix).all():
+        raise ValueError("affine: A contains NaN or infinity; expected finite numbers")
+    if right.shape != (matrix.shape[0],):
+        raise ValueError(
+            f"affine: A has shape {matrix.shape} and b has shape {right.shape}; expected b of shape ({matrix.shape[0]},)"
+        )
+
+    def product(params: Any) -> Any:
+        vector = ravel_pytree(params)[0]
+        if vector.size != matrix.shape[1]:
+            raise ValueError(
+                f"affine: A has {matrix.shape[1]} columns but x has {vector.size} entries; they must match"
+            )
+        return jnp.asarray(matrix, vector.dtype) @ vector
+
+    return replace(_constraint("equals", product, right, right, None, name or "affine"), matrix=matrix)
+
+
+def _constraint(
+    kind: str, fn: Any, low: np.ndarray, high: np.ndarray, data: Source | None, name: str | None
+) -> Constraint:
+    if not callable(fn):
+        raise TypeError(f"{kind}: fn must be a function of the parameters, got {type(fn).__name__}")
+    _check_source(kind, data)
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{kind}: name must be a string, got {type(name).__name__}")
+    return Constraint(kind, fn, low, high, data, name or getattr(fn, "__name__", kind), name is not None)
+
+
+def _bound(owner: str, argument: str, value: Any, infinite: bool = False) -> np.ndarray:
+    try:
+        bound = np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}: {argument} must be a number or an array of numbers, got {value!r}") from None
+    if np.isnan(bound).any() or (not infinite and np.isinf(bound).any()):
+        raise ValueError(f"{owner}: {argument} must be finite, got {value}")
+    return bound
+
+
+def _check_source(owner: str, data: Any) -> None:
+    if data is not None and not isinstance(data, Dataset | Sampler):
+        raise TypeError(
+            f"{owner}: data must be a tightrope.Dataset or tightrope.Sampler, got {type(data).__name__}; "
+            "wrap your arrays: tightrope.Dataset(arrays, batch_size=64)"
+        )
+
+
+RESERVED = ("step", "samples", "epochs", "seconds", "objective", "violation", "stationarity")
+"""Columns of a history that no constraint may be called."""
+
+
+def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """Names given twice by the user are an error; functions that share a name are numbered."""
+    seen: dict[str, int] = {name: 1 for name in RESERVED}
+    unique = []
+    for constraint in constraints:
+        count = seen[constraint.name] = seen.get(constraint.name, 0) + 1
+        if count > 1 and constraint.named_by_user:
+            what = "is a column of every history" if constraint.name in RESERVED else "is the name of two constraints"
+            raise ValueError(f"Problem: {constraint.name!r} {what}; give the constraint another name")
+        unique.append(constraint if count == 1 else replace(constraint, name=f"{constraint.name}-{count}"))
+    return tuple(unique)
+
+
+class Problem:
+    """Minimise `E objective(x)` subject to constraints and `x ∈ domain`.
+
+    Args:
+        objective: `objective(params, batch) -> scalar`, a MEAN over the batch's rows; `objective(params)` where `data` is
+            None, and then it is deterministic.
+        constraints: what `equals`, `at_most`, `at_least`, `between`, `affine` return; one, or a sequence.
+        domain: a set of `tightrope.domains` that x must stay in; None: everywhere.
+        data: where the objective's samples come from.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum(x**2), [tr.equals(jnp.sum, 1.0)])
+        >>> problem
+        Problem(objective '<lambda>', constraints: sum (equals), domain Reals)
+    """
+
+    def __init__(
+        self,
+        objective: Callable[..., Any],
+        constraints: Constraint | Sequence[Constraint] = (),
+        *,
+        domain: Domain | None = None,
+        data: Source | None = None,
+    ):
+        if not callable(objective):
+            raise TypeError(f"Problem: objective must be a function of the parameters, got {type(objective).__name__}")
+        constraints = (constraints,) if isinstance(constraints, Constraint) else tuple(constraints)
+        for constraint in constraints:
+            if not isinstance(constraint, Constraint):
+                raise TypeError(
+                    f"Problem: constraints must come from tightrope.equals, at_most, at_least, between or affine, "
+                    f"got {type(constraint).__name__}"
+                )
+        if domain is not None and not isinstance(domain, Domain):
+            raise TypeError(f"Problem: domain must be one of tightrope.domains, got {type(domain).__name__}")
+        _check_source("Problem", data)
+        self.objective = objective
+        self.constraints = _unique_names(constraints)
+        self.domain: Domain = Reals() if domain is None else domain
+        self.data = data
+        self.programs: dict[Any, Any] = {}  # compiled programs live here so that they die with the problem
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The distinct sources of samples, the objective's first."""
+        every = [self.data, *(constraint.data for constraint in self.constraints)]
+        return tuple({id(source): source for source in every if source is not None}.values())
+
+    def __repr__(self) -> str:
+        constraints = ", ".join(f"{c.name} ({c.kind})" for c in self.constraints) or "none"
+        name = getattr(self.objective, "__name__", "objective")
+        return f"Problem(objective {name!r}, constraints: {constraints}, domain {type(self.domain).__name__})"

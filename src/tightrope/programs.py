@@ -1,0 +1,119 @@
+"""The compiled programs of a problem. They live on the problem, so that they die with it.
+
+Data and all other numbers are arguments, functions are closed over. A program is made once for a structure of x; a new
+seed, hyper-parameter, horizon or cadence is a new argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .evaluation import Evaluation, evaluate
+from .loop import Carry, advance, info_shape, start
+from .methods.base import Draw, Method
+from .oracle import Oracle, Sample
+from .problem import Problem
+
+
+class Probe(NamedTuple):
+    """The first look at a problem: every function at x0 on a first batch and on its two halves, and x0 in the domain."""
+
+    whole: Float[Array, " 1+raw"]
+    halves: Float[Array, " 1+raw"]
+    inside: Bool[Array, ""]
+    projected: Float[Array, " n"]
+
+
+def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
+    """The first look, at x."""
+
+    def values(sample: Sample) -> Float[Array, " 1+raw"]:
+        return jnp.concatenate([oracle.f(x, sample)[None], oracle.raw(x, sample)])
+
+    first = oracle.first()
+    parts = [jax.tree.map(lambda a, i=i: a[i * (len(a) // 2) : (i + 1) * (len(a) // 2)], first) for i in (0, 1)]
+    cut = jax.tree.map(lambda a: a[: len(a) // 2 * 2], first)
+    single = any(len(a) < 2 for a in jax.tree.leaves(first))
+    params = oracle.parameters.unravel_arrays(x)
+    return Probe(
+        values(first if single else cut),
+        values(first) if single else (values(parts[0]) + values(parts[1])) / 2.0,
+        oracle.domain.contains(params),
+        oracle.project(x) if oracle.domain.can_project else x,
+    )
+
+
+class Programs:
+    """The programs that evaluate points of the original problem."""
+
+    def __init__(self, original: Oracle):
+        structure = jax.tree.structure(original)
+
+        def evaluate_points(leaves: list[Array], points: Float[Array, "points n"], sample: Sample) -> Evaluation:
+            oracle = jax.tree.unflatten(structure, leaves)
+            return jax.lax.map(lambda x: evaluate(oracle, x, sample), points)
+
+        self.probe = jax.jit(lambda leaves, x: probe(jax.tree.unflatten(structure, leaves), x))
+        self.evaluate = jax.jit(evaluate_points)
+
+
+class RunPrograms:
+    """The programs that run a method, with the constraints in its form: one run, or many as lanes."""
+
+    def __init__(self, fitted: Oracle, lanes: bool):
+        structure = jax.tree.structure(fitted)
+
+        def start_run(leaves: list[Array], method: Method, x: Array, key: Array, steps: Array) -> tuple[Method, Carry]:
+            begin = partial(start, jax.tree.unflatten(structure, leaves))
+            return (jax.vmap(begin, in_axes=(0, None, 0, None)) if lanes else begin)(method, x, key, steps)
+
+        def advance_run(leaves: list[Array], *arguments: Any) -> tuple[Carry, Array]:
+            return advance(jax.tree.unflatten(structure, leaves), *arguments, lanes=lanes)
+
+        def output_of(method: Method, state: Any) -> tuple[Array, Array | None]:
+            """The method's output, and its own multipliers of the raw values (None: it has none)."""
+
+            def one(method: Method, state: Any) -> tuple[Array, Array | None]:
+                multipliers = method.multipliers(state)
+                return method.output(state), None if multipliers is None else fitted.rows.to_raw(multipliers)
+
+            return (jax.vmap(one) if lanes else one)(method, state)
+
+        self.start, self.advance, self.output = jax.jit(start_run), jax.jit(advance_run), jax.jit(output_of)
+
+
+def programs_for(problem: Problem, original: Oracle) -> Programs:
+    """The problem's programs for this structure of x."""
+    return made_once(problem, ("original", original.parameters.key), lambda: Programs(original))
+
+
+def run_programs_for(problem: Problem, fitted: Oracle, form: str, lanes: bool) -> RunPrograms:
+    """The problem's programs for this structure of x and this form of the constraints."""
+    return made_once(problem, ("run", form, fitted.parameters.key, lanes), lambda: RunPrograms(fitted, lanes))
+
+
+def constant_counts(problem: Problem, oracle: Oracle, method: Method, carry: Carry, lanes: bool) -> dict[str, int]:
+    """The counts of a step's Info that never vary."""
+
+    def count() -> dict[str, int]:
+        one, state = (jax.tree.map(lambda a: a[0], (method, carry.state))) if lanes else (method, carry.state)
+        samples = jax.eval_shape(lambda: {n: oracle.draw(jax.random.key(0), r) for n, r in one.roles().items()})
+        samples = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), samples)
+        draw = Draw(samples, jnp.float32(0), jax.random.key(0), jnp.int32(0), jnp.int32(0))
+        info = info_shape(oracle, one, state, draw)
+        return {name: count for name, count in info._asdict().items() if isinstance(count, int)}
+
+    return made_once(problem, ("counts", oracle.parameters.key, jax.tree.structure(method), lanes), count)
+
+
+def made_once(problem: Problem, key: Any, make: Callable[[], Any]) -> Any:
+    """What `make` returns, kept on the problem."""
+    if key not in problem.programs:
+        problem.programs[key] = make()
+    return problem.programs[key]

@@ -1,0 +1,326 @@
+"""A run on the way: the chunks of the compiled loop, the records, the candidates for the answer, and why it ended.
+
+One class serves `solve` (one run) and `sweep` (many runs side by side, as lanes of one program).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import fields
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .certify import by_constraint, certify_point
+from .data import Dataset
+from .evaluation import Evaluation, choose, evaluation_sample, largest, merit
+from .methods.base import Info, Method, as_arrays, constants
+from .oracle import Oracle
+from .parameters import Parameters
+from .problem import Problem
+from .programs import constant_counts, programs_for, run_programs_for
+from .progress import Interrupts
+from .record import Record, Stop
+from .reformulate import oracle_for
+from .result import History, Result, Status
+from .validate import check_values
+
+CHUNK_SECONDS = 0.5
+"""A chunk is meant to take this long, so that Ctrl-C is heard within a second."""
+FIRST_CHUNK, GROWTH = 16, 8
+
+
+class Run:
+    """One run, or many side by side: where it is, what it recorded, and how it ends."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        parameters: Parameters,
+        sizes: list[int],
+        method: Method,
+        *,
+        steps: int,
+        seeds: list[int],
+        record: Record,
+        stop: Stop | None,
+        lanes: bool = False,
+        warm: Result | None = None,
+    ):
+        self.problem, self.parameters, self.steps, self.seeds = problem, parameters, steps, seeds
+        self.record, self.lanes, self.name = record, lanes, type(method).__name__
+        self.stop, self._may_stop = stop or Stop(), stop is not None
+        self.original = oracle_for(problem, parameters, sizes)
+        self._original_leaves = self.original.leaves()
+        self._evaluation = programs_for(problem, self.original)
+        x, self.moved = self._first_look()
+        fitted = oracle_for(problem, parameters, sizes, method.accepts.form)
+        if warm is not None:
+            fitted = _start_dual(fitted, problem, warm)
+        self._leaves = fitted.leaves()
+        self._programs = run_programs_for(problem, fitted, method.accepts.form, lanes)
+        self._sample = evaluation_sample(self.original)
+        self._key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
+        self._asked, method = method, as_arrays(method, parameters.dtype)
+        self.method, self.carry = self._programs.start(self._leaves, method, x, self._key, np.int32(steps))
+        self._each_step = constant_counts(problem, fitted, self.method, self.carry, lanes)
+        self._no_counts = jax.tree.map(np.zeros_like, jax.device_get(self.carry.counts))
+        self.k, self.seconds, self.diverged = 1, 0.0, False
+        self.calls = [dict.fromkeys(Info._fields, 0) for _ in seeds]
+        self.histories = [History({}) for _ in seeds]
+        self._best_merit: list[tuple[float, float]] = [(math.inf, math.inf)] * len(seeds)
+        self._best = np.tile(np.asarray(x), (len(seeds), 1))
+        self._scales: list[tuple[float, float, float]] = []
+        self._chunk = FIRST_CHUNK
+        self._go(1, 1)  # no step: compiles, so that compilation is not timed
+
+    def _first_look(self) -> tuple[Float[Array, " n"], bool]:
+        """Where the run starts, x0 or its projection, once every function was finite there."""
+        look = jax.device_get(self._evaluation.probe(self._original_leaves, self.parameters.start))
+        slices = {"the objective": slice(0, 1)}
+        slices |= {f"the constraint {n!r}": slice(s.start + 1, s.stop + 1) for n, s in self.original.slices().items()}
+        rows = min((source.batch_size for source in self.original.sources), default=1)
+        for what, entries in slices.items():
+            check_values(what, look.whole[entries], look.halves[entries], rows)
+        domain = self.problem.domain
+        if not look.inside and not domain.can_project:
+            raise ValueError(
+                f"x0 lies outside the domain {type(domain).__name__}, which cannot project; start inside it"
+            )
+        return (self.parameters.start, False) if look.inside else (jnp.asarray(look.projected), True)
+
+    # ------------------------------------------------------------------ going on
+
+    def _go(self, first: int, last: int) -> int:
+        """Steps first … last − 1; the number of the next step."""
+        numbers = np.int32(first), np.int32(last), np.int32(self.steps)
+        carry = self.carry._replace(counts=self._no_counts)
+        advanced = self._programs.advance(self._leaves, self.method, carry, self._key, *numbers)
+        self.carry, k = jax.block_until_ready(advanced)
+        return int(k)
+
+    def advance(self) -> None:
+        """One chunk: towards the next record, for about CHUNK_SECONDS."""
+        before, first = self.carry, self.k
+        last = min(self._next_record(), first - 1 + self._chunk) + 1
+        began = time.perf_counter()
+        self.k = self._go(first, last)
+        took = time.perf_counter() - began
+        self.seconds += took
+        self._chunk = max(1, min(self._chunk * GROWTH, int(CHUNK_SECONDS * (last - first) / max(took, 1e-9))))
+        if not self.lanes and not bool(self.carry.ok):
+            self.diverged, self.carry = True, before
+            self._go(first, self.k)  # the same steps again, up to the one before
+        self._count(self.k - first)
+
+    def _next_record(self) -> int:
+        every = self.record.every
+        return min(((self.k - 1) // every + 1) * every, self.steps)
+
+    def _count(self, steps: int) -> None:
+        varying = jax.device_get(self.carry.counts)
+        for lane, calls in enumerate(self.calls):
+            for name, count in self._each_step.items():
+                calls[name] += count * steps
+            for name, count in varying.items():
+                calls[name] += int(count[lane] if self.lanes else count)
+
+    @property
+    def at_record(self) -> bool:
+        """Whether the last step taken is one to record."""
+        return not self.diverged and ((self.k - 1) % self.record.every == 0 or self.k > self.steps)
+
+    def status(self, interrupts: Interrupts) -> Status | None:
+        """Why the run ends here; None where it goes on."""
+        if self.diverged or not np.asarray(self.carry.ok).any():
+            return "diverged"
+        if self._may_stop and all(self._met(lane) for lane in range(len(self.seeds))):
+            return "converged"
+        if self.k > self.steps or (self.stop.seconds is not None and self.seconds >= self.stop.seconds):
+            return "budget"
+        return "interrupted" if interrupts.asked else None
+
+    # ------------------------------------------------------------------ records
+
+    def _points(self, vectors: Array) -> Float[np.ndarray, "lanes n"]:
+        """The parameters of every lane, without slacks."""
+        return np.asarray(vectors).reshape(len(self.seeds), -1)[:, : self.parameters.size]
+
+    def _evaluate(self, *candidates: Float[np.ndarray, "lanes n"]) -> list[list[Evaluation]]:
+        """For every lane the evaluation of each candidate."""
+        points = np.stack(candidates, axis=1).reshape(-1, self.parameters.size)
+        found = jax.device_get(self._evaluation.evaluate(self._original_leaves, points, self._sample))
+        split = [Evaluation(*(column[i] for column in found)) for i in range(len(points))]
+        return [split[i : i + len(candidates)] for i in range(0, len(split), len(candidates))]
+
+    def make_record(self) -> list[dict[str, Any]]:
+        """Evaluate the iterate and the average, remember the best, append a row to every history; the rows, with x."""
+        points = self._points(self.carry.state.x), self._points(self.carry.average)
+        evaluated = self._evaluate(*points)
+        if not self._scales:
+            self._scales = [(largest(e.violations), float(e.gradient_norm), float(e.objective)) for e, _ in evaluated]
+        rows = []
+        for lane, candidates in enumerate(evaluated):
+            for which, evaluation in enumerate(candidates):
+                found = merit(evaluation, self._tolerances(lane)[0])
+                if found < self._best_merit[lane]:
+                    self._best_merit[lane], self._best[lane] = found, points[which][lane]
+            x = self.parameters.unravel(jnp.asarray(points[0][lane]))
+            row = self._row(lane, candidates[0]) | self._metrics(x)
+            self.histories[lane].append(row)
+            rows.append(row | {"x": x})
+        return rows
+
+    def _row(self, lane: int, evaluation: Evaluation) -> dict[str, float]:
+        samples, source = self.calls[lane]["samples"], self.problem.data
+        violations = {n: largest(evaluation.violations[entries]) for n, entries in self.original.slices().items()}
+        return {
+            "step": self.k - 1,
+            "samples": samples,
+            "epochs": samples / source.size if isinstance(source, Dataset) else math.nan,
+            "seconds": self.seconds,
+            "objective": float(evaluation.objective),
+            "violation": max(violations.values(), default=0.0),
+            "stationarity": float(evaluation.stationarity),
+        } | violations
+
+    def _metrics(self, params: Any) -> dict[str, float]:
+        if not self.record.metrics:
+            return {}
+        source, batch = self.problem.data, None
+        if self.record.data is not None:
+            batch = self.record.data.arrays
+        elif source is not None:
+            batch = source.batch(source.arrays, self._sample[0])
+        return {name: float(fn(params, batch)) for name, fn in self.record.metrics.items()}
+
+    def _tolerances(self, lane: int) -> tuple[float, float]:
+        """The violation and the stationarity that count as none."""
+        violation, gradient, _ = self._scales[lane]
+        return self.stop.violation * max(1.0, violation), self.stop.stationarity * max(1.0, gradient)
+
+    def _met(self, lane: int) -> bool:
+        history, (violation, stationarity) = self.histories[lane], self._tolerances(lane)
+        return history["violation"][-1] <= violation and history["stationarity"][-1] <= stationarity
+
+    # ------------------------------------------------------------------ saving and taking up again
+
+    def arrays(self) -> Any:
+        """The arrays of a checkpoint."""
+        return self.carry, self._best
+
+    def notes(self) -> dict[str, Any]:
+        """The rest of a checkpoint, as JSON."""
+        return {
+            "k": self.k,
+            "seconds": self.seconds,
+            "diverged": self.diverged,
+            "calls": self.calls,
+            "best": self._best_merit,
+            "scales": self._scales,
+            "histories": [{name: column.tolist() for name, column in h.items()} for h in self.histories],
+        }
+
+    def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.carry, best = arrays
+        self._best = np.array(best)
+        self.k, self.seconds, self.diverged = notes["k"], notes["seconds"], notes["diverged"]
+        self.calls, self.histories = notes["calls"], [History(columns) for columns in notes["histories"]]
+        self._best_merit = [tuple(pair) for pair in notes["best"]]
+        self._scales = [tuple(scale) for scale in notes["scales"]]
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a record yet."""
+        return len(self.histories[0]) > 0
+
+    # ------------------------------------------------------------------ the answer
+
+    def finish(self, status: Status, notes: list[str]) -> list[Result]:
+        """A Result for every lane: the best candidate on the evaluation sample, certified on fresh samples."""
+        output, multipliers = jax.device_get(self._programs.output(self.method, self.carry.state))
+        points = self._points(output), self._best, self._points(self.carry.state.x), self._points(self.carry.average)
+        first, second = self._evaluate(*points[:2]), self._evaluate(*points[2:])
+        own = [None] * len(self.seeds) if multipliers is None else multipliers if self.lanes else [multipliers]
+        return [
+            self._answer(lane, status, notes, [p[lane] for p in points], first[lane] + second[lane], own[lane])
+            for lane in range(len(self.seeds))
+        ]
+
+    def _answer(
+        self,
+        lane: int,
+        status: Status,
+        notes: list[str],
+        points: list[np.ndarray],
+        evaluations: list[Evaluation],
+        multipliers: np.ndarray | None,
+    ) -> Result:
+        """The Result of one lane, from its four candidates and the method's own multipliers."""
+        violation, stationarity = self._tolerances(lane)
+        chosen = choose(evaluations, violation, self._scales[lane][2])
+        method, state, asked = self.method, self.carry.state, self._asked
+        if self.lanes:
+            method, state, asked = jax.tree.map(lambda a: a[lane], (method, state, asked))
+            status = status if np.asarray(self.carry.ok)[lane] else "diverged"
+        x, output = jnp.asarray(points[chosen]), ("method", "best", "last", "average")[chosen]
+        certificate = certify_point(self.problem, self.original, x, violation, 0.95, self.seeds[lane])
+        own = None if output != "method" else multipliers
+        success = certificate.verdict == "feasible" and certificate.stationarity.high <= stationarity
+        remark = method.remark(state)
+        return Result(
+            x=self.parameters.unravel(x),
+            objective=certificate.objective.value,
+            violation=certificate.largest_violation.value,
+            stationarity=certificate.stationarity.value,
+            multipliers=certificate.multipliers if own is None else by_constraint(self.problem, self.original, own),
+            success=success,
+            status=status,
+            message="; ".join([_why(status, self.k - 1, success), *notes, *([remark] if remark else [])]) + ".",
+            steps=self.k - 1,
+            samples=self.calls[lane]["samples"],
+            seconds=self.seconds,
+            calls=self.calls[lane],
+            history=self.histories[lane],
+            certificate=certificate,
+            method=self.name,
+            output=output,
+            constants=constants(asked, method),
+            settings=_settings(method),
+            seed=self.seeds[lane],
+        )
+
+
+def _start_dual(fitted: Oracle, problem: Problem, warm: Result) -> Oracle:
+    """The oracle with dual variables started at the multipliers of a result."""
+    missing = [c.name for c in problem.constraints if c.name not in warm.multipliers]
+    if missing:
+        raise ValueError(f"solve: warm_start has no multipliers for {missing}; it is the result of another problem")
+    signed = [(-1.0 if c.kind == "at_least" else 1.0, warm.multipliers[c.name]) for c in problem.constraints]
+    raw = np.concatenate([sign * np.atleast_1d(value) for sign, value in signed] or [np.zeros(0)])
+    rows = fitted.rows.from_raw(jnp.asarray(raw, fitted.parameters.dtype))
+    return eqx.tree_at(lambda oracle: oracle.multipliers, fitted, rows)
+
+
+def _why(status: Status, steps: int, success: bool) -> str:
+    hint = "" if success else "; not certified yet: more steps, a larger batch or looser tolerances in stop= may help"
+    return {
+        "converged": f"stopped after {steps:,} steps: violation and stationarity are within the tolerances",
+        "budget": f"{steps:,} steps were taken{hint}",
+        "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
+        "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it: "
+        "try a smaller step_size",
+    }[status]
+
+
+def _settings(method: Method) -> dict[str, Any]:
+    """The hyper-parameters that were used: numbers and choices."""
+    values = {spec.name: getattr(method, spec.name) for spec in fields(method)}  # pyright: ignore
+    numbers = {name: float(value) for name, value in values.items() if eqx.is_array(value)}
+    return numbers | {name: value for name, value in values.items() if isinstance(value, str | int)}

@@ -1,0 +1,103 @@
+"""Logistic classifiers under constraints on generated data; their solutions come from Newton's method in float64."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..data import Dataset
+from ..domains import L2Ball
+from ..problem import Problem, at_most, between
+from .base import Case, Solution
+
+Vector = Float[np.ndarray, " size"]
+Expansion = Callable[[Vector], tuple[float, Vector, Float[np.ndarray, "size size"]]]
+"""A function's value, gradient and Hessian at a point."""
+
+
+def fair_logistic_regression(rows: int = 200, batch_size: int = 32) -> Case:
+    """Ridge logistic regression whose scores two groups share: `between` at its upper end, L2Ball.
+
+    Minimise the mean of softplus(−y w·x) + 0.05‖w‖² over ‖w‖ ≤ 10 subject to |mean of s w·x| ≤ 0.05, where s = ±½ names the
+    group, less its mean. Rows: x ~ N(0, I) in R⁵ with x₀ shifted by 2s, labels y = ±1 of logistic scores in
+    x·(1.5, −1, 0.5, 0, 0), all from a fixed seed. The convex problem without the constraint favours a group beyond the band,
+    so its upper end holds; the solution is that of the two equations ∇F + λ∇h = 0, h = 0.05, by Newton's method.
+    """
+    random = np.random.default_rng(0)
+    group = np.where(np.arange(rows) % 2 == 0, 0.5, -0.5)
+    group -= group.mean()
+    x = random.normal(size=(rows, 5)) + 2.0 * np.outer(group, [1.0, 0.0, 0.0, 0.0, 0.0])
+    y = _labels(random, x @ [1.5, -1.0, 0.5, 0.0, 0.0])
+
+    def loss(w, batch):
+        return jnp.mean(jax.nn.softplus(-batch["y"] * (batch["x"] @ w))) + 0.05 * w @ w
+
+    def parity(w, batch):
+        return jnp.mean(batch["group"] * (batch["x"] @ w))
+
+    data = Dataset({"x": x, "y": y, "group": group}, batch_size)
+    problem = Problem(loss, between(parity, -0.05, 0.05, data=data), domain=L2Ball(10.0), data=data)
+    w, multiplier, value = _on_the_boundary(_logistic(y[:, None] * x, 0.1), _linear(group @ x / rows), 0.05)
+    return problem, jnp.zeros(5), Solution(jnp.asarray(w), value, {"parity": multiplier})
+
+
+def neyman_pearson(rows: int = 100, batch_size: int = 16) -> Case:
+    """The best loss on one class with the other's bounded: two data sets, convex nonlinear inequality.
+
+    Minimise the mean of softplus(−w·x) over the positives subject to the mean of softplus(w·x) over the negatives being at
+    most 0.3. Positives N(c, I), negatives N(−c, I) with c = (0.8, 0.4, 0, 0) and a last entry 1, all from a fixed seed.
+    The loss on positives alone has no minimiser, so the bound holds with equality; the solution is that of
+    ∇F + μ∇g = 0, g = 0.3, by Newton's method.
+    """
+    random = np.random.default_rng(1)
+    center = np.array([0.8, 0.4, 0.0, 0.0])
+    positives, negatives = (
+        np.hstack([random.normal(size=(rows, 4)) + sign * center, np.ones((rows, 1))]) for sign in (1, -1)
+    )
+
+    def missed(w, batch):
+        return jnp.mean(jax.nn.softplus(-(batch @ w)))
+
+    def false_alarms(w, batch):
+        return jnp.mean(jax.nn.softplus(batch @ w))
+
+    bound = at_most(false_alarms, 0.3, data=Dataset(negatives, batch_size))
+    w, multiplier, value = _on_the_boundary(_logistic(positives), _logistic(-negatives), 0.3)
+    solution = Solution(jnp.asarray(w), value, {"false_alarms": multiplier})
+    return Problem(missed, bound, data=Dataset(positives, batch_size)), jnp.zeros(5), solution
+
+
+def _labels(random: np.random.Generator, scores: Vector) -> Vector:
+    return np.where(random.uniform(size=scores.size) < 1 / (1 + np.exp(-scores)), 1.0, -1.0)
+
+
+def _logistic(signed: Float[np.ndarray, "rows size"], ridge: float = 0.0) -> Expansion:
+    """The mean of softplus(−signed·w) + ½ ridge ‖w‖²."""
+
+    def expand(w: Vector):
+        margins = signed @ w
+        wrong = 1 / (1 + np.exp(margins))
+        value = np.mean(np.logaddexp(0, -margins)) + 0.5 * ridge * w @ w
+        gradient = -signed.T @ wrong / len(signed) + ridge * w
+        hessian = signed.T * (wrong * (1 - wrong)) @ signed / len(signed) + ridge * np.eye(w.size)
+        return float(value), gradient, hessian
+
+    return expand
+
+
+def _linear(slope: Vector) -> Expansion:
+    return lambda w: (float(slope @ w), slope, np.zeros((w.size, w.size)))
+
+
+def _on_the_boundary(objective: Expansion, constraint: Expansion, level: float) -> tuple[Vector, float, float]:
+    """(w, μ, value of the objective) where ∇f + μ∇g = 0 and g = level, by 25 steps of Newton's method from w = 0, μ = 1."""
+    w, multiplier = np.zeros(5), 1.0
+    for _ in range(25):
+        _, slope, curvature = objective(w)
+        value, normal, bend = constraint(w)
+        system = np.block([[curvature + multiplier * bend, normal[:, None]], [normal[None, :], np.zeros((1, 1))]])
+        step = np.linalg.solve(system, -np.append(slope + multiplier * normal, value - level))
+        w, multiplier = w + step[:-1], multiplier + float(step[-1])
+    return w, multiplier, objective(w)[0]
