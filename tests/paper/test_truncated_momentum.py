@@ -93,7 +93,7 @@ N, DIM, BATCH = 60, 4, 3
 RNG = np.random.default_rng(3)
 A, B, W = RNG.normal(size=(N, DIM)), RNG.normal(size=N), RNG.normal(size=(N, DIM))
 X1 = np.array([0.7, -0.4, 0.3, 0.2])
-SET_RADIUS = 0.93
+SET_RADIUS = 0.89
 
 
 def f(x, batch):
@@ -261,7 +261,7 @@ def test_reported_multipliers_are_the_previous_penalty_times_the_constraints_at_
 # ---- the output ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("steps", [2, 3, 9, 10])
+@pytest.mark.parametrize("steps", [2, 9, 10])
 def test_the_output_is_uniform_over_the_second_half_of_the_iterates(steps):
     """With a constant gradient x_k tells k: x_{k+1} = x_k + η_k."""
     s = Schedule(False, 1.0, eta=1.0, rho=1.0, alpha=1.0)

@@ -17,18 +17,17 @@ Expansion = Callable[[Vector], tuple[float, Vector, Float[np.ndarray, "size size
 """A function's value, gradient and Hessian at a point."""
 
 
-def fair_logistic_regression(rows: int = 200, batch_size: int = 32) -> Case:
+def fair_logistic_regression(batch_size: int = 32) -> Case:
     """Ridge logistic regression whose scores two groups share: `between` at its upper end, L2Ball.
 
     Minimise the mean of softplus(−y w·x) + 0.05‖w‖² over ‖w‖ ≤ 10 subject to |mean of s w·x| ≤ 0.05, where s = ±½ names the
-    group, less its mean. Rows: x ~ N(0, I) in R⁵ with x₀ shifted by 2s, labels y = ±1 of logistic scores in
+    group. 200 rows: x ~ N(0, I) in R⁵ with x₀ shifted by 2s, labels y = ±1 of logistic scores in
     x·(1.5, −1, 0.5, 0, 0), all from a fixed seed. The convex problem without the constraint favours a group beyond the band,
     so its upper end holds; the solution is that of the two equations ∇F + λ∇h = 0, h = 0.05, by Newton's method.
     """
     random = np.random.default_rng(0)
-    group = np.where(np.arange(rows) % 2 == 0, 0.5, -0.5)
-    group -= group.mean()
-    x = random.normal(size=(rows, 5)) + 2.0 * np.outer(group, [1.0, 0.0, 0.0, 0.0, 0.0])
+    group = np.tile([0.5, -0.5], 100)
+    x = random.normal(size=(200, 5)) + 2.0 * np.outer(group, [1.0, 0.0, 0.0, 0.0, 0.0])
     y = _labels(random, x @ [1.5, -1.0, 0.5, 0.0, 0.0])
 
     def loss(w, batch):
@@ -39,22 +38,22 @@ def fair_logistic_regression(rows: int = 200, batch_size: int = 32) -> Case:
 
     data = Dataset({"x": x, "y": y, "group": group}, batch_size)
     problem = Problem(loss, between(parity, -0.05, 0.05, data=data), domain=L2Ball(10.0), data=data)
-    w, multiplier, value = _on_the_boundary(_logistic(y[:, None] * x, 0.1), _linear(group @ x / rows), 0.05)
+    w, multiplier, value = _on_the_boundary(_logistic(y[:, None] * x, 0.1), _linear(group @ x / 200), 0.05, size=5)
     return problem, jnp.zeros(5), Solution(jnp.asarray(w), value, {"parity": multiplier})
 
 
-def neyman_pearson(rows: int = 100, batch_size: int = 16) -> Case:
+def neyman_pearson(batch_size: int = 16) -> Case:
     """The best loss on one class with the other's bounded: two data sets, convex nonlinear inequality.
 
     Minimise the mean of softplus(−w·x) over the positives subject to the mean of softplus(w·x) over the negatives being at
-    most 0.3. Positives N(c, I), negatives N(−c, I) with c = (0.8, 0.4, 0, 0) and a last entry 1, all from a fixed seed.
+    most 0.3. 100 positives N(c, I), 100 negatives N(−c, I) with c = (0.8, 0.4, 0, 0) and a last entry 1, all from a fixed seed.
     The loss on positives alone has no minimiser, so the bound holds with equality; the solution is that of
     ∇F + μ∇g = 0, g = 0.3, by Newton's method.
     """
     random = np.random.default_rng(1)
     center = np.array([0.8, 0.4, 0.0, 0.0])
     positives, negatives = (
-        np.hstack([random.normal(size=(rows, 4)) + sign * center, np.ones((rows, 1))]) for sign in (1, -1)
+        np.hstack([random.normal(size=(100, 4)) + sign * center, np.ones((100, 1))]) for sign in (1, -1)
     )
 
     def missed(w, batch):
@@ -64,7 +63,7 @@ def neyman_pearson(rows: int = 100, batch_size: int = 16) -> Case:
         return jnp.mean(jax.nn.softplus(batch @ w))
 
     bound = at_most(false_alarms, 0.3, data=Dataset(negatives, batch_size))
-    w, multiplier, value = _on_the_boundary(_logistic(positives), _logistic(-negatives), 0.3)
+    w, multiplier, value = _on_the_boundary(_logistic(positives), _logistic(-negatives), 0.3, size=5)
     solution = Solution(jnp.asarray(w), value, {"false_alarms": multiplier})
     return Problem(missed, bound, data=Dataset(positives, batch_size)), jnp.zeros(5), solution
 
@@ -91,9 +90,11 @@ def _linear(slope: Vector) -> Expansion:
     return lambda w: (float(slope @ w), slope, np.zeros((w.size, w.size)))
 
 
-def _on_the_boundary(objective: Expansion, constraint: Expansion, level: float) -> tuple[Vector, float, float]:
+def _on_the_boundary(
+    objective: Expansion, constraint: Expansion, level: float, size: int
+) -> tuple[Vector, float, float]:
     """(w, μ, value of the objective) where ∇f + μ∇g = 0 and g = level, by 25 steps of Newton's method from w = 0, μ = 1."""
-    w, multiplier = np.zeros(5), 1.0
+    w, multiplier = np.zeros(size), 1.0
     for _ in range(25):
         _, slope, curvature = objective(w)
         value, normal, bend = constraint(w)

@@ -40,7 +40,7 @@ def linear_on_circle() -> Case:
 
 
 def least_eigenvector(batch_size: int = 16) -> Case:
-    """The direction of least variance of Gaussian rows: non-convex, sampled objective, two solutions.
+    """The direction of least variance: non-convex, sampled objective, two solutions.
 
     Minimise E ½(ξ·x)² = ½ xᵀCx subject to ‖x‖² = 1, where ξ = Q diag(0.5, 1, 1.5) z with z ~ N(0, I) and the reflection
     Q = I − ⅔ 11ᵀ, so C has the eigenvalues 0.25, 1, 2.25 and the columns of Q as eigenvectors. The minimisers are

@@ -1,0 +1,155 @@
+"""Gradient descent-ascent against a NumPy transcription, Adam included, on the same samples."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tightrope as tr
+from tightrope.methods import GradientDescentAscent
+
+from .sample_paths import drive, visited
+
+STEPS = 40
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+# ---- the rule, in NumPy ----------------------------------------------------------------------------------------------
+
+
+class Plain:
+    """The gradient itself."""
+
+    def direction(self, gradient: np.ndarray) -> np.ndarray:
+        return gradient
+
+
+class Adam:
+    """Kingma, Ba 2015, Algorithm 1, without the step size."""
+
+    def __init__(self) -> None:
+        self.t, self.first, self.second = 0, 0.0, 0.0
+
+    def direction(self, gradient: np.ndarray) -> np.ndarray:
+        self.t += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        return (self.first / (1 - 0.9**self.t)) / (np.sqrt(self.second / (1 - 0.999**self.t)) + 1e-8)
+
+
+class Transcribed(NamedTuple):
+    x: np.ndarray
+    multipliers: np.ndarray
+    cuts: int
+    projections: int
+
+
+def rule(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, samples: list) -> Transcribed:
+    """Descent in x and ascent in λ at once, from λ = 0; the first row is an equality, the others inequalities."""
+    multipliers = np.zeros(4)
+    path, duals, cuts, projections = [x], [multipliers], 0, 0
+    for k, rows in enumerate(samples, start=1):
+        c, jacobian = rows_and_jacobian(x, rows)
+        gradient = f_gradient(x, rows) + sum(m * line for m, line in zip(multipliers, jacobian, strict=True))
+        moved = x - eta * k**-decay * primal.direction(gradient)
+        climbed = multipliers + sigma * k**-decay * dual.direction(c)
+        cuts += int(np.any(climbed[1:] < 0))
+        multipliers = np.array([climbed[0], *(max(m, 0.0) for m in climbed[1:])])
+        x = np.clip(moved, *BOX)
+        projections += int(np.any(x != moved))
+        path.append(x)
+        duals.append(multipliers)
+    return Transcribed(np.stack(path), np.stack(duals), cuts, projections)
+
+
+# ---- a problem with an equality, a band and a floor, all random ------------------------------------------------------------
+
+N, DIM, BATCH, BOX = 40, 3, 3, (-0.9, 0.8)
+RNG = np.random.default_rng(21)
+A, B, C = RNG.normal(size=(N, DIM)), RNG.normal(size=N), RNG.normal(size=(N, DIM))
+X1 = np.array([0.5, -0.2, 0.3])
+
+
+@functools.cache
+def problem() -> tr.Problem:
+    data = tr.Dataset({"a": A, "b": B, "c": C}, batch_size=BATCH)
+    constraints = [
+        tr.equals(lambda x, batch: jnp.mean((batch["c"] @ x) ** 2), 0.4, data=data, name="energy"),
+        tr.between(lambda x, batch: jnp.mean(batch["c"] @ x), -0.3, 0.1, data=data, name="band"),
+        tr.at_least(lambda x: x[0] * x[1], -0.05, name="floor"),
+    ]
+    objective = lambda x, batch: jnp.mean(0.5 * (batch["a"] @ x - batch["b"]) ** 2)
+    return tr.Problem(objective, constraints, domain=tr.domains.Box(*BOX), data=data)
+
+
+def f_gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return sum(A[i] * (A[i] @ x - B[i]) for i in rows) / len(rows)
+
+
+def rows_and_jacobian(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Energy − 0.4 = 0, band − 0.1 ≤ 0, −0.3 − band ≤ 0, −0.05 − floor ≤ 0."""
+    energy = sum((C[i] @ x) ** 2 for i in rows) / len(rows)
+    energy_slope = sum(2 * C[i] * (C[i] @ x) for i in rows) / len(rows)
+    slope = sum(C[i] for i in rows) / len(rows)
+    c = np.array([energy - 0.4, slope @ x - 0.1, -0.3 - slope @ x, -0.05 - x[0] * x[1]])
+    return c, np.array([energy_slope, slope, -slope, [-x[1], -x[0], 0.0]])
+
+
+def to_raw(multipliers: np.ndarray) -> np.ndarray:
+    """One signed number for each constraint function: positive where an upper bound holds it back."""
+    return np.stack([multipliers[:, 0], multipliers[:, 1] - multipliers[:, 2], -multipliers[:, 3]], axis=1)
+
+
+# ---- tests ---------------------------------------------------------------------------------------------------------
+
+ADAM = optax.scale_by_adam()
+VARIANTS: dict[str, tuple[Callable, Callable, dict]] = {
+    "plain": (Plain, Plain, {"primal": optax.identity(), "dual": optax.identity()}),
+    "adam-primal": (Adam, Plain, {"primal": ADAM}),
+    "adam-both": (Adam, Adam, {"primal": ADAM, "dual": ADAM}),
+}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_iterates_and_multipliers_are_those_of_the_rule_on_the_same_samples(variant, decay):
+    primal, dual, directions = VARIANTS[variant]
+    eta, sigma = (0.3, 0.8) if decay else (0.1, 0.3)
+    method = GradientDescentAscent(step_size=eta, dual_step_size=sigma, decay=decay, **directions)
+    path = drive(problem(), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=7)
+    samples = [entry[0] for entry in path.samples["joint"][1:]]
+    expected = rule(primal(), dual(), eta, sigma, decay, X1, samples)
+    np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
+    raw = np.stack([np.asarray(path.oracle.rows.to_raw(path.method.multipliers(state))) for state in path.states])
+    np.testing.assert_allclose(raw, to_raw(expected.multipliers), rtol=1e-9, atol=1e-12)
+    assert expected.cuts > 3
+    assert expected.projections > 0
+    assert expected.multipliers[:, 0].min() < 0 < expected.multipliers[:, 0].max() or variant != "plain"
+    assert set(path.infos) == {(1, 1, 1, BATCH)}
+
+
+def test_an_equality_may_have_a_negative_multiplier_and_an_inequality_never_has():
+    """F = x² with x = 1 (λ = −2) and x ≤ 3 (μ = 0)."""
+    constraints = [tr.equals(lambda x: x[0], 1.0, name="one"), tr.at_most(lambda x: x[0], 3.0, name="three")]
+    method = GradientDescentAscent(step_size=0.1, dual_step_size=0.1, decay=0.0, primal=optax.identity())
+    path = drive(tr.Problem(lambda x: x[0] ** 2, constraints), np.zeros(1), method, sizes=[1, 1], steps=400)
+    duals = np.stack([state.multipliers for state in path.states])
+    assert duals[:, 1].min() == 0.0
+    np.testing.assert_allclose(duals[-1], [-2.0, 0.0], atol=1e-3)
+
+
+def test_solve_visits_the_iterates_of_the_rule():
+    method = GradientDescentAscent(step_size=0.3, dual_step_size=0.8, decay=0.5, primal=ADAM)
+    path = drive(problem(), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=9)
+    expected = rule(Adam(), Plain(), 0.3, 0.8, 0.5, X1, [entry[0] for entry in path.samples["joint"][1:]])
+    np.testing.assert_allclose(visited(problem(), X1, method, steps=STEPS, seed=9), expected.x, rtol=1e-9, atol=1e-12)
