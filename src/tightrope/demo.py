@@ -16,11 +16,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .data import Dataset
+from .plots import FONT, boundary, history
 from .problem import Problem, between
 from .result import Result
 from .solve import solve
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ROWS = 4000
@@ -29,6 +31,8 @@ STEPS = 20_000
 BATCH = 64
 BOUND = 0.05
 """The covariance of group and score must lie within ± this."""
+DRAWN = 500
+"""People in the picture: more would hide each other."""
 FEATURES = ("wealth", "test result")
 
 
@@ -212,8 +216,9 @@ def run(steps: int = STEPS, seed: int = 0) -> Demo:
 
     Example:
         >>> from tightrope import demo
-        >>> sorted(demo.run(steps=20).outcomes)
-        ['constrained', 'unconstrained']
+        >>> shown = demo.run(steps=20)
+        >>> sorted(shown.outcomes), len(demo.figure(shown).axes)
+        (['constrained', 'unconstrained'], 3)
     """
     everyone = people(2 * ROWS, seed)
     learned_on, held_out = _rows(everyone, slice(None, ROWS)), _rows(everyone, slice(ROWS, None))
@@ -223,6 +228,39 @@ def run(steps: int = STEPS, seed: int = 0) -> Demo:
     outcomes = {name: measure(result.x, held_out) for name, result in results.items()}
     trained = {name: measure(result.x, learned_on) for name, result in results.items()}
     return Demo(learned_on, held_out, results, outcomes, trained)
+
+
+def figure(shown: Demo) -> Figure:
+    """The picture: people with both decision boundaries, and the curves of the constrained run.
+
+    Args:
+        shown: what `run` returned; its example draws.
+    """
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(11.0, 5.6), dpi=150, layout="constrained")
+    grid = picture.add_gridspec(1, 2, width_ratios=[1.15, 1.0])
+    _draw_people(picture.add_subfigure(grid[0]).subplots(), shown)
+    above, below = picture.add_subfigure(grid[1]).subplots(2, 1, sharex=True)
+    without = shown.results["unconstrained"].objective, shown.trained["unconstrained"].violation
+    for axes, level in zip((above, below), without, strict=True):
+        axes.axhline(level, color="black", linestyle="--", linewidth=1.2, label="unconstrained answer")
+    history(shown.results["constrained"], axes=[above, below])
+    above.set_title("The constrained run,\non the half that it learns from", fontsize=FONT + 1)
+    return picture
+
+
+def _draw_people(axes: Axes, shown: Demo) -> None:
+    crowd, lines = _rows(shown.held_out, slice(None, DRAWN)), {}
+    for name in ("constrained", "unconstrained"):
+        shares = " and ".join(f"{share:.0%} of {group}" for group, share in shown.outcomes[name].selected.items())
+        lines[f"{name}: accepts {shares}"] = shown.results[name].x
+    boundary(axes, crowd.features, crowd.in_b, crowd.accepted, lines)
+    axes.set_xlabel(f"{FEATURES[0]} (standard deviations)", fontsize=FONT)
+    axes.set_ylabel(f"{FEATURES[1]} (standard deviations)", fontsize=FONT)
+    axes.set_title(
+        f"{DRAWN} held-out people and what was decided;\na classifier accepts above its line", fontsize=FONT + 1
+    )
 
 
 def _rows(crowd: People, which: slice) -> People:

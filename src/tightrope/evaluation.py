@@ -88,22 +88,27 @@ def largest(violations: Float[np.ndarray, " raw"]) -> float:
     return float(np.max(violations, initial=0.0))
 
 
-def merit(evaluation: Evaluation, tolerance: float) -> tuple[float, float]:
-    """Smaller is better: first feasibility, then the exact penalty function with weights twice the multipliers."""
-    violation = largest(evaluation.violations)
-    penalty = 2.0 * float(np.abs(evaluation.multipliers) @ evaluation.violations)
-    value = float(evaluation.objective) + penalty
-    if not math.isfinite(value):
-        return math.inf, math.inf
-    return (0.0, value) if violation <= tolerance else (violation, value)
+def merit(evaluation: Evaluation, weights: Float[np.ndarray, " raw"]) -> float:
+    """The exact penalty function F + 2 Σ weights · violation; ∞ where it is not finite.
+
+    With weights as large as the multipliers of a solution, no other point of a convex problem has a smaller one.
+    """
+    value = float(evaluation.objective + 2.0 * weights @ evaluation.violations)
+    return value if math.isfinite(value) else math.inf
 
 
-def choose(evaluations: list[Evaluation], tolerance: float, first_objective: float) -> int:
-    """The candidate with the best merit; among those as good to a thousandth of the progress, the most stationary."""
-    merits = [merit(evaluation, tolerance) for evaluation in evaluations]
-    violation, value = min(merits)
-    if violation > 0.0:
-        return merits.index((violation, value))
-    limit = value + 1e-3 * (abs(value) + abs(first_objective - value))
-    as_good = [i for i, candidate in enumerate(merits) if candidate <= (0.0, limit)]
-    return min(as_good, key=lambda i: float(evaluations[i].stationarity))
+def choose(
+    evaluations: list[Evaluation], weights: Float[np.ndarray, " raw"], tolerance: float, first_objective: float
+) -> int:
+    """The candidate with the least merit; among those as good to a thousandth of the progress, the most feasible (to
+    the tolerance) and then the most stationary.
+    """
+    merits = [merit(evaluation, weights) for evaluation in evaluations]
+    best = min(merits)
+    limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
+    as_good = [i for i, value in enumerate(merits) if value <= limit] or [0]
+
+    def quality(i: int) -> tuple[float, float]:
+        return max(largest(evaluations[i].violations), tolerance), float(evaluations[i].stationarity)
+
+    return min(as_good, key=quality)

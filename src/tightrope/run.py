@@ -73,8 +73,9 @@ class Run:
         self.k, self.seconds, self.diverged = 1, 0.0, False
         self.calls = [dict.fromkeys(Info._fields, 0) for _ in seeds]
         self.histories = [History({}) for _ in seeds]
-        self._best_merit: list[tuple[float, float]] = [(math.inf, math.inf)] * len(seeds)
         self._best = np.tile(np.asarray(x), (len(seeds), 1))
+        self._best_evaluations: list[Evaluation] = []
+        self._weights = np.zeros((len(seeds), self.original.rows.raw_size))
         self._scales: list[tuple[float, float, float]] = []
         self._chunk = FIRST_CHUNK
         self._go(1, 1)  # no step: compiles, so that compilation is not timed
@@ -163,18 +164,23 @@ class Run:
         points = self._points(self.carry.state.x), self._points(self.carry.average)
         evaluated = self._evaluate(*points)
         if not self._scales:
+            self._best_evaluations = [e for e, _ in evaluated]
             self._scales = [(largest(e.violations), float(e.gradient_norm), float(e.objective)) for e, _ in evaluated]
         rows = []
         for lane, candidates in enumerate(evaluated):
             for which, evaluation in enumerate(candidates):
-                found = merit(evaluation, self._tolerances(lane)[0])
-                if found < self._best_merit[lane]:
-                    self._best_merit[lane], self._best[lane] = found, points[which][lane]
+                self._compare(lane, evaluation, points[which][lane])
             x = self.parameters.unravel(jnp.asarray(points[0][lane]))
             row = self._row(lane, candidates[0]) | self._metrics(x)
             self.histories[lane].append(row)
             rows.append(row | {"x": x})
         return rows
+
+    def _compare(self, lane: int, evaluation: Evaluation, point: Float[np.ndarray, " n"]) -> None:
+        """Keep the point if it is better than the best so far, by the largest multipliers seen so far."""
+        weights = self._weights[lane] = np.maximum(self._weights[lane], np.abs(evaluation.multipliers))
+        if merit(evaluation, weights) < merit(self._best_evaluations[lane], weights):
+            self._best_evaluations[lane], self._best[lane] = evaluation, point
 
     def _row(self, lane: int, evaluation: Evaluation) -> dict[str, float]:
         samples, source = self.calls[lane]["samples"], self.problem.data
@@ -212,7 +218,7 @@ class Run:
 
     def arrays(self) -> Any:
         """The arrays of a checkpoint."""
-        return self.carry, self._best
+        return self.carry, self._best, self._weights, self._best_evaluations
 
     def notes(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
@@ -221,18 +227,16 @@ class Run:
             "seconds": self.seconds,
             "diverged": self.diverged,
             "calls": self.calls,
-            "best": self._best_merit,
             "scales": self._scales,
             "histories": [{name: column.tolist() for name, column in h.items()} for h in self.histories],
         }
 
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.carry, best = arrays
-        self._best = np.array(best)
+        self.carry, *kept = arrays
+        self._best, self._weights, self._best_evaluations = jax.tree.map(np.array, kept)
         self.k, self.seconds, self.diverged = notes["k"], notes["seconds"], notes["diverged"]
         self.calls, self.histories = notes["calls"], [History(columns) for columns in notes["histories"]]
-        self._best_merit = [tuple(pair) for pair in notes["best"]]
         self._scales = [tuple(scale) for scale in notes["scales"]]
 
     @property
@@ -264,7 +268,7 @@ class Run:
     ) -> Result:
         """The Result of one lane, from its four candidates and the method's own multipliers."""
         violation, stationarity = self._tolerances(lane)
-        chosen = choose(evaluations, violation, self._scales[lane][2])
+        chosen = choose(evaluations, self._weights[lane], violation, self._scales[lane][2])
         method, state, asked = self.method, self.carry.state, self._asked
         if self.lanes:
             method, state, asked = jax.tree.map(lambda a: a[lane], (method, state, asked))

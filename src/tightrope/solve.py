@@ -135,18 +135,21 @@ def _keeper(
 
 def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Callable[..., None] | None) -> Status:
     """Advance from record to record until a status is reached."""
+    status: Status | None = None
     with progress_bar(progress, run.steps, run.name) as show, Interrupts() as interrupts:
-        if not run.recorded:
-            _tell(run, callback, show)
-        status: Status | None = run.status(interrupts)
-        while status is None:
-            run.advance()
-            if run.at_record:
+        try:
+            if not run.recorded:
                 _tell(run, callback, show)
-            status = run.status(interrupts)
-            if keeper is not None and (status is not None or (run.at_record and keeper.due())):
+            while (status := run.status(interrupts)) is None:
+                run.advance()
+                if run.at_record:
+                    _tell(run, callback, show)
+                    if keeper is not None and keeper.due():
+                        keeper.save(run.k - 1, run.arrays(), run.notes())
+        finally:  # also where the callback or a second Ctrl-C raises: nothing is lost
+            if keeper is not None:
                 keeper.save(run.k - 1, run.arrays(), run.notes())
-        return status
+    return status
 
 
 def _tell(run: Run, callback: Callable[..., None] | None, show: Callable[[int, str], None]) -> None:

@@ -31,33 +31,54 @@ class Path(NamedTuple):
     oracle: Oracle
 
 
+def quick_jit(fn: Any) -> Any:
+    """Compiled with little optimisation: these programs run once."""
+    return jax.jit(fn, compiler_options={"xla_backend_optimization_level": 0})
+
+
 @functools.cache
-def _program(problem: Problem, dtype: Any, size: int, sizes: tuple[int, ...], form: str, steps: int) -> Any:
-    """Oracle, and compiled: (method, start, seed, horizon) ↦ states and infos of all steps, and their draws."""
-    oracle = oracle_for(problem, Parameters(jnp.zeros(size, dtype)), list(sizes), form=form)
+def _oracle(problem: Problem, dtype: Any, size: int, sizes: tuple[int, ...], form: str) -> Oracle:
+    return oracle_for(problem, Parameters(jnp.zeros(size, dtype)), list(sizes), form=form)
 
-    @jax.jit
-    def run(method: Method, start: Any, seed: Any, horizon: Any) -> Any:
-        key, roles = jax.random.key(seed), method.roles()
 
-        def draw(k: Any) -> Any:
-            return draw_of(oracle, roles, key, k)
+@functools.cache
+def _draws(oracle_of: Any, roles: tuple[tuple[str, int | None], ...], steps: int) -> Any:
+    """Compiled: seed ↦ the draws of the steps 0 … `steps`; one program for all methods with these roles."""
+    oracle = _oracle(*oracle_of)
+    one = lambda key, k: draw_of(oracle, dict(roles), key, k)
+    numbers = np.arange(steps + 1, dtype=np.int32)
+    draws = lambda seed: jax.vmap(one, in_axes=(None, 0))(jax.random.key(seed), numbers)
+    return quick_jit(draws), quick_jit(jax.vmap(draws))
 
-        def as_draw(drawn: Any, k: Any) -> Draw:
-            return Draw(*drawn, jax.random.fold_in(key, k), k, horizon)
 
-        def one(state: Any, k: Any) -> Any:
-            drawn = draw(k)
-            state, info = method.step(oracle, state, as_draw(drawn, k))
-            return state, (state, info, drawn)
+@functools.cache
+def _run(oracle_of: Any, steps: int) -> Any:
+    """Compiled: (method, start, draws) ↦ states and infos of all steps, and the method's output."""
+    oracle = _oracle(*oracle_of)
 
-        drawn = draw(jnp.int32(0))
-        first = method.init(oracle, start, as_draw(drawn, jnp.int32(0)), horizon)
-        last, (states, infos, draws) = jax.lax.scan(one, first, jnp.arange(1, steps + 1, dtype=jnp.int32))
+    def run(method: Method, start: Any, draws: Any) -> Any:
+        key, horizon = jax.random.key(0), jnp.int32(steps)  # no method asks for more than samples and uniform
+
+        def one(state: Any, at: Any) -> Any:
+            k, drawn = at
+            state, info = method.step(oracle, state, Draw(*drawn, key, k, horizon))
+            return state, (state, info)
+
+        head, tail = jax.tree.map(lambda a: a[0], draws), jax.tree.map(lambda a: a[1:], draws)
+        first = method.init(oracle, start, Draw(*head, key, jnp.int32(0), horizon), horizon)
+        last, (states, infos) = jax.lax.scan(one, first, (jnp.arange(1, steps + 1, dtype=jnp.int32), tail))
         join = lambda head, tail: jnp.concatenate([head[None], tail])
-        return jax.tree.map(join, first, states), infos, jax.tree.map(join, drawn, draws), method.output(last)
+        return jax.tree.map(join, first, states), infos, method.output(last)
 
-    return oracle, run
+    return quick_jit(run), quick_jit(jax.vmap(lambda *arguments: run(*arguments)[2], in_axes=(None, None, 0)))
+
+
+def _prepare(problem: Problem, x0: np.ndarray, method: Method, sizes: list[int], steps: int) -> Any:
+    dtype = jnp.asarray(x0).dtype
+    oracle_of = (problem, dtype, len(x0), tuple(sizes), method.accepts.form)
+    method = as_arrays(method, dtype)
+    draws = _draws(oracle_of, tuple(method.roles().items()), steps)
+    return _oracle(*oracle_of), method, draws, _run(oracle_of, steps)
 
 
 def drive(
@@ -71,11 +92,10 @@ def drive(
     start: np.ndarray | None = None,
 ) -> Path:
     """All iterates of a method from `start` (default x0; with slacks [x0, s]) and the draws that they came from."""
-    start = jnp.asarray(x0 if start is None else start)
-    oracle, run = _program(problem, start.dtype, len(x0), tuple(sizes), method.accepts.form, steps)
-    method = as_arrays(method, start.dtype)
-    out = run(method, start, np.uint32(seed), np.int32(steps))
-    states, infos, (samples, uniforms), _ = jax.tree.map(np.asarray, out)
+    oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, sizes, steps)
+    drawn = draws(np.uint32(seed))
+    out = run(method, jnp.asarray(x0 if start is None else start), drawn)
+    (states, infos, _), (samples, uniforms) = jax.tree.map(np.asarray, (out, drawn))
     at = lambda tree, k: jax.tree.map(lambda a: a[k], tree)
     return Path(
         x=states.x,
@@ -92,11 +112,8 @@ def outputs(
     problem: Problem, x0: np.ndarray, method: Method, *, sizes: list[int], steps: int, seeds: int
 ) -> np.ndarray:
     """`method.output` after `steps` steps, for the seeds 0, 1, …: one row a seed."""
-    start = jnp.asarray(x0)
-    _, run = _program(problem, start.dtype, len(x0), tuple(sizes), method.accepts.form, steps)
-    method = as_arrays(method, start.dtype)
-    many = jax.jit(jax.vmap(lambda seed: run(method, start, seed, jnp.int32(steps))[3]))
-    return np.asarray(many(np.arange(seeds, dtype=np.uint32)))
+    _, method, (_, draws), (_, run) = _prepare(problem, x0, method, sizes, steps)
+    return np.asarray(run(method, jnp.asarray(x0), draws(np.arange(seeds, dtype=np.uint32))))
 
 
 def visited(problem: Problem, x0: np.ndarray, method: Method, *, steps: int, seed: int = 0) -> np.ndarray:

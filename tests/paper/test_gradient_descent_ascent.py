@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sample_paths import drive, visited
 
 import tightrope as tr
 from tightrope.methods import GradientDescentAscent
-
-from .sample_paths import drive, visited
 
 STEPS = 40
 

@@ -71,9 +71,9 @@ Hyper = Any
 """A hyper-parameter's value: a number as the user gives it, an array once `solve` has it, None: to be estimated."""
 
 
-def hyper(default: float | None, *, low: float = 0.0, strict: bool = True) -> Any:
-    """A hyper-parameter: a number above `low` (or at least `low`), or None: estimated from samples at x0."""
-    return eqx.field(default=default, metadata={"low": low, "strict": strict})
+def hyper(default: float | None, *, low: float = 0.0, high: float = np.inf, strict: bool = True) -> Any:
+    """A hyper-parameter: a number above `low` (or at least `low`) and below `high`, or None: estimated at x0."""
+    return eqx.field(default=default, metadata={"low": low, "high": high, "strict": strict})
 
 
 def choice(default: str, *options: str) -> Any:
@@ -131,18 +131,18 @@ class Method(eqx.Module):
             if "options" in spec.metadata and value not in spec.metadata["options"]:
                 raise ValueError(f"{owner}: {spec.name} must be one of {spec.metadata['options']}, got {value!r}")
             if "low" in spec.metadata:
-                _check_number(owner, spec.name, value, spec.metadata["low"], spec.metadata["strict"])
+                _check_number(owner, spec.name, value, **spec.metadata)
 
 
-def _check_number(owner: str, name: str, value: Any, low: float, strict: bool) -> None:
+def _check_number(owner: str, name: str, value: Any, low: float, high: float, strict: bool) -> None:
     if value is None or isinstance(value, Tracer):
         return
     if isinstance(value, bool) or not eqx.is_array_like(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
         raise TypeError(f"{owner}: {name} must be a number, got {value!r} ({type(value).__name__})")
     number = np.asarray(value)
-    if not (np.isfinite(number) & ((number > low) if strict else (number >= low))).all():
-        expected = f"greater than {low:g}" if strict else f"at least {low:g}"
-        raise ValueError(f"{owner}: {name} must be a finite number {expected}, got {value}")
+    if not (((number > low) if strict else (number >= low)) & (number < high)).all():
+        limit = "a finite number" if high == np.inf else f"a number below {high:g}"
+        raise ValueError(f"{owner}: {name} must be {limit} {'above' if strict else 'from'} {low:g}, got {value}")
 
 
 def as_arrays(method: Method, dtype: Any) -> Method:

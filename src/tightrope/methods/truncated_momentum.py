@@ -20,7 +20,7 @@ Schedules, with the paper's unit constants replaced by `momentum`, `penalty`, `s
 | x, v | `x`, `gradient` | R (the paper's L_f, a bound on ‖∇F‖) | `radius` |
 | η, ρ, α | `step_size`, `penalty`, `weight` | θ, the error bound's exponent (5) | `error_bound` |
 
-Lemma 1 asks for ρ_k η_k L ≤ (√5 − 1)/2 with L the smoothness of ½‖c‖²: the defaults start at half of that.
+Lemma 1 asks for ρ_k η_k L ≤ (√5 − 1)/2 with L the smoothness of ½‖c‖²: the defaults start there.
 Multiplier at x_k: ρ_{k−1} c(x_k). Output: x_k with k uniform on {⌈K/2⌉ + 1, …, K}, sampled on line.
 """
 
@@ -74,20 +74,13 @@ class TruncatedMomentum(Method):
     penalty: Hyper = hyper(None)
     radius: Hyper = hyper(None)
     momentum: Hyper = hyper(1.0)
-    error_bound: Hyper = hyper(None, low=1.0, strict=False)
+    error_bound: Hyper = hyper(None, low=1.0, high=2.0, strict=False)
     estimator: str = choice("recursive", "recursive", "polyak")
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=False, form="slacks", needs="projection")
     reference: ClassVar[str] = "Lu, Mei, Xiao 2024, Algorithms 1 and 2"
     guarantee: ClassVar[str] = "‖c‖² ~ k^(-min(1/2, 1/θ)) surely; E stationarity² at the same rate"
     cost: ClassVar[str] = "2 ∇f (1 polyak), 1 c, 1 Jᵀy"
-
-    def __check_init__(self) -> None:
-        if self.error_bound is not None and not self.error_bound < 2.0:
-            raise ValueError(
-                f"TruncatedMomentum: error_bound must be in [1, 2) where it is known, got {self.error_bound}; "
-                "leave it at None for larger exponents"
-            )
 
     def roles(self) -> dict[str, int | None]:
         return {"objective": None}
@@ -102,7 +95,7 @@ class TruncatedMomentum(Method):
         return replace(
             self,
             step_size=step_size,
-            penalty=0.5 * PENALTY_STEP / (smoothness * step_size) if self.penalty is None else self.penalty,
+            penalty=PENALTY_STEP / (smoothness * step_size) if self.penalty is None else self.penalty,
             radius=10.0 * s.gradient if self.radius is None else self.radius,
         )
 

@@ -45,7 +45,7 @@ def complementarity() -> Case:
 
 
 def flat_power(power: int = 3) -> Case:
-    """A constraint that is flat where it holds, x₀³ = 0: error-bound exponent 5/3, no multiplier.
+    """A constraint flat where it holds, x₀³ = 0: error-bound exponent 5/3, no multiplier.
 
     Minimise ½(x₀ − 1)² + ½(x₁ − 2)² subject to c(x) = x₀^p = 0. The feasible set is the line x₀ = 0 and the minimiser
     x = (0, 2), F = 0.5; but ∇c = 0 there and ∇F = (−1, 0), so no multiplier exists: λ grows without bound on the way. Since

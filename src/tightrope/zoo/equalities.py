@@ -63,7 +63,7 @@ def least_eigenvector(batch_size: int = 16) -> Case:
 
 
 def noisy_sphere(noise: float = 0.5, spread: float = 0.3, batch_size: int = 8) -> Case:
-    """The point of a sphere nearest to a mean: sampled non-convex equality with samples of its own.
+    """The point of a sphere nearest to a mean: non-convex equality with samples of its own.
 
     Minimise E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (2, −1, 2), subject to E ‖x − ζ‖² = 1 + 3 spread² with an independent
     ζ ~ N(0, spread² I): the noise multiplies x. In expectation the constraint is ‖x‖² = 1, so x = m/‖m‖ = (2, −1, 2)/3,

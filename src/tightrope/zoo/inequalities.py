@@ -8,7 +8,7 @@ from .base import Case, Solution, gaussian, half_square_distance
 
 
 def lens() -> Case:
-    """The lowest point of two overlapping discs: convex, `at_most` with two entries, both active.
+    """The lowest point of two overlapping discs: convex, `at_most` with two active entries.
 
     Minimise x₁ subject to (x₀ + 0.6)² + x₁² ≤ 1 and (x₀ − 0.6)² + x₁² ≤ 1. The lens ends below in x = (0, −0.8);
     (0, 1) + 2μ₀(0.6, −0.8) + 2μ₁(−0.6, −0.8) = 0 gives μ = (0.3125, 0.3125), and F = −0.8.
@@ -42,7 +42,7 @@ def saddle_in_disc() -> Case:
 
 
 def outside_the_ball(noise: float = 0.3, batch_size: int = 8) -> Case:
-    """The point outside a ball nearest to a mean inside it: non-convex `at_least`, sampled objective.
+    """The point outside a ball nearest to a mean inside: non-convex `at_least`.
 
     Minimise E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (0.3, 0.4), subject to ‖x‖² ≥ 1 and x₀ ≤ 2, which is not active.
     x = m/‖m‖ = (0.6, 0.8); x − m − 2μx = 0 gives μ = (1 − ‖m‖)/2 = 0.25, and F = 0.125 + noise².

@@ -10,7 +10,7 @@ from .base import Case, Solution
 
 
 def newsvendor(batch_size: int = 16) -> Case:
-    """Stock for three products with a bounded expected shortage: sampled constraint, NonNegative.
+    """Stock for three products, its expected shortage bounded: sampled constraint, NonNegative.
 
     Minimise the price x₀ + 2x₁ + x₂ subject to E Σ qᵢ max(Dᵢ − xᵢ, 0) ≤ 0.375 and x ≥ 0, with q = (1, 4, 0.25) and demands Dᵢ
     uniform on [0, 1]. In expectation the constraint is Σ qᵢ(1 − xᵢ)²/2 ≤ 0.375, so pᵢ = μqᵢ(1 − xᵢ) where xᵢ > 0. With
@@ -57,7 +57,7 @@ def tail_risk(tail: float = 0.5, batch_size: int = 16) -> Case:
 
 
 def mean_variance(batch_size: int = 16) -> Case:
-    """The portfolio of least variance with a required mean return: Simplex, samples shared by both.
+    """The portfolio of least variance with a required mean return: Simplex, shared samples.
 
     Minimise E ½((r − m)·w)² = ½Σσᵢ²wᵢ² over the simplex subject to E r·w ≥ 0.395, where the returns r are independent
     Gaussians with means m = (0.35, 0.4, 0.5, 0.05) and variances σ² = (0.5, 1, 2, 1). On the support σᵢ²wᵢ = μmᵢ − 0.1

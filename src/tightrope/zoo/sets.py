@@ -10,7 +10,7 @@ from .base import Case, Solution, gaussian, half_square_distance
 
 
 def line_in_l1_ball(noise: float = 0.5, batch_size: int = 8) -> Case:
-    """The point of a plane in an l1 ball nearest to a mean: L1Ball and `affine`, a sparse solution.
+    """The point of a plane in an l1 ball nearest to a mean: L1Ball, `affine`, sparse solution.
 
     Minimise E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (3, 1, 0.2), over ‖x‖₁ ≤ 2 subject to x₀ − x₁ = 1. With x₂ = 0 both hold
     at x = (1.5, 0.5, 0); x − m + λ(1, −1, 0) = −(1, 1, 0.2) with λ = 0.5 is minus a normal of the ball.
@@ -27,11 +27,11 @@ def line_in_l1_ball(noise: float = 0.5, batch_size: int = 8) -> Case:
 
 
 def regression_in_box(batch_size: int = 4) -> Case:
-    """Least squares in a box with a bounded correlation: objective and constraint on one `Dataset`.
+    """Least squares in a box, a correlation bounded below: Box, one `Dataset` for both.
 
-    The rows are the eight sign vectors a with targets b = 2a₀ − a₁ + 0.5a₂ + 0.5a₀a₁a₂, so the mean of ½(a·x − b)² is
-    ½‖x − (2, −1, 0.5)‖² + 0.125, and the mean of (a₁ + a₂)(a·x), asked to be at least 0.25, is x₁ + x₂. In the box [−1, 1]³
-    x₀ stops at 1, and the other two rise by μ = 0.375 each: x = (1, −0.625, 0.875), F = 0.765625.
+    Minimise the mean of ½(a·x − b)² over the eight sign vectors a, b = 2a₀ − a₁ + 0.5a₂ + 0.5a₀a₁a₂, with x in [−1, 1]³ and the
+    mean of (a₁ + a₂)(a·x) at least 0.25. The entries of a being uncorrelated, these are ½‖x − (2, −1, 0.5)‖² + 0.125 and
+    x₁ + x₂: x₀ stops at 1, the other two rise by μ = 0.375 each, x = (1, −0.625, 0.875), F = 0.765625.
     """
     signs = np.array(np.meshgrid([-1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0])).reshape(3, -1).T
     rows = {"a": signs, "b": signs @ [2.0, -1.0, 0.5] + 0.5 * signs.prod(axis=1)}

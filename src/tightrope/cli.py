@@ -1,0 +1,300 @@
+"""The command line: a demonstration, runs from a terminal, and lists of what there is."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+import tightrope as tr
+
+try:
+    import typer
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+except ImportError:
+    raise SystemExit("tightrope: the command line needs Typer and Rich: pip install 'tightrope[cli]'") from None
+
+if TYPE_CHECKING:
+    from .demo import Demo
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+Steps = Annotated[int, typer.Option(min=1, metavar="N", help="How many steps a run takes.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="N", help="The same seed gives the same run.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Minimise an expectation under constraints, from samples.
+
+    Start with [bold]tightrope demo[/bold]: half a minute, no data needed.
+    """
+    if version:
+        typer.echo(f"tightrope {tr.__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for the picture; made where it is not there.")] = Path(
+        "tightrope-demo"
+    ),
+    steps: Steps = 20_000,
+    seed: Seed = 0,
+) -> None:
+    """Learn a fair classifier from biased decisions, on data made on the spot.
+
+    Solves it without and with a bound on the covariance of group and score,
+    prints what both classifiers do to people they have not seen, and draws
+    them, in about half a minute.
+
+    \b
+    Examples:
+      tightrope demo
+      tightrope demo --seed 3 --out /tmp/demo
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        _fail("demo draws with Matplotlib: pip install 'tightrope[all]'")
+    from . import demo as demonstration
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _fail(f"--out must be a folder that can be written to, got {str(out)!r}: {error.strerror}")
+    began = time.perf_counter()
+    shown = demonstration.run(steps, seed)
+    picture = out / "demo.png"
+    demonstration.figure(shown).savefig(picture)
+    _print(_demo_table(shown))
+    _print(_demo_words(shown, demonstration.BOUND))
+    typer.echo(f"\nThe constrained run, on the half that it learns from:\n{shown.results['constrained']}")
+    typer.echo(f"\nThe picture is in {picture}. All took {time.perf_counter() - began:.0f} s, most of it compilation.")
+
+
+@app.command()
+def solve(
+    target: Annotated[str, typer.Argument(help="A problem of the zoo, or file.py:object.", show_default=False)],
+    method: Annotated[str | None, typer.Option(help="A name from `tightrope methods`; otherwise chosen.")] = None,
+    steps: Steps = 10_000,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Save the result here (.npz); read it with tightrope.load.")] = None,
+) -> None:
+    """Solve a problem and print the result.
+
+    TARGET is a name from [bold]tightrope problems[/bold], or file.py:object, where
+    the object is (problem, x0), or (problem, x0, solution) with a
+    tightrope.zoo.Solution, or a function that returns one of these.
+
+    \b
+    Examples:
+      tightrope solve linear_on_circle
+      tightrope solve lens --method SwitchingSubgradient --steps 50000
+      tightrope solve my_problem.py:make --out result.npz
+    """
+    if out is not None and not out.absolute().parent.is_dir():
+        _fail(f"--out must lie in a folder that exists, got {str(out)!r}")
+    problem, x0, solution = _case(target)
+    try:
+        result = tr.solve(problem, x0, _method(method), steps=steps, seed=seed)
+    except (TypeError, ValueError) as error:
+        _fail(str(error))
+    typer.echo(result)
+    if out is not None:
+        with _told(f"saving to {out}"):
+            result.save(out)
+        typer.echo(f"  saved: read it with tightrope.load({str(out)!r})")
+    if solution is not None:
+        with _told("comparing with the solution"):
+            _print(_against(result, solution))
+
+
+@app.command("methods")
+def show_methods() -> None:
+    """List the methods: paper, problems they take, guarantee, cost of a step.
+
+    \b
+    Example:
+      tightrope methods | less
+    """
+    table = _table("method and its paper", "problems it takes", "guarantee", "cost of a step", lines=True)
+    table.expand, table.columns[0].width = True, max(map(len, tr.methods.every()))
+    for column, ratio in zip(table.columns[1:], (3, 4, 2), strict=True):
+        column.ratio = ratio
+    for name, method in tr.methods.every().items():
+        table.add_row(
+            Text.assemble((name, "bold"), "\n", method.reference), _takes(method.accepts), method.guarantee, method.cost
+        )
+    _print(table)
+
+
+@app.command("problems")
+def show_problems() -> None:
+    """List the zoo: problems with known solutions, for `tightrope solve`.
+
+    \b
+    Example:
+      tightrope problems
+    """
+    table = _table("problem", "what it is")
+    table.columns[0].no_wrap = True
+    for name, make in tr.zoo.every().items():
+        table.add_row(name, (make.__doc__ or "").strip().partition("\n")[0])
+    _print(table)
+
+
+# ---------------------------------------------------------------------- what is asked for
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"tightrope: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    """The names that are spelt most like this one, in words."""
+    plain = {each.lower(): each for each in names}
+    near = [plain[match] for match in difflib.get_close_matches(name.lower(), plain, n=3)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _method(name: str | None) -> type[tr.methods.Method] | None:
+    try:
+        return None if name is None else tr.methods.by_name(name)
+    except ValueError:
+        hint = _hint(name or "", tr.methods.every())
+        _fail(f"--method must be a name from `tightrope methods`, got {name!r}{hint}")
+
+
+def _case(target: str) -> tuple[tr.Problem, Any, tr.zoo.Solution | None]:
+    """The problem, where to start, and the solution where one is known."""
+    zoo = tr.zoo.every()
+    if target in zoo:
+        return zoo[target]()
+    file, colon, name = target.rpartition(":")
+    if not colon:
+        expected = "TARGET must be a name from `tightrope problems` or file.py:object"
+        _fail(f"{expected}, got {target!r}{_hint(target, zoo)}")
+    return _checked(target, _object(Path(file), name))
+
+
+def _object(file: Path, name: str) -> Any:
+    """The object of this name in a Python file, which may import its neighbours; a function is called."""
+    if not file.is_file():
+        _fail(f"TARGET must be file.py:object, and there is no file {str(file)!r}")
+    spec = importlib.util.spec_from_file_location("tightrope_target", file)
+    if spec is None or spec.loader is None:
+        _fail(f"TARGET must be file.py:object, and {str(file)!r} is not a Python file")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.absolute().parent))
+    with _told(str(file)):
+        spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        _fail(f"{file} has no object {name!r}{_hint(name, vars(module))}")
+    found = getattr(module, name)
+    with _told(f"{file}:{name}"):
+        return found() if callable(found) else found
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever is raised inside becomes one line; `what` comes from the user and may raise anything."""
+    try:
+        yield
+    except Exception as error:
+        _fail(f"{what} raised {type(error).__name__}: {error}")
+
+
+def _checked(target: str, found: Any) -> tuple[tr.Problem, Any, tr.zoo.Solution | None]:
+    if not (isinstance(found, tuple) and len(found) in (2, 3) and isinstance(found[0], tr.Problem)):
+        _fail(f"{target} must be (problem, x0) or (problem, x0, solution), got {type(found).__name__}")
+    problem, x0, *rest = found
+    solution = rest[0] if rest else None
+    if not isinstance(solution, tr.zoo.Solution | None):
+        _fail(f"{target}: the solution must be a tightrope.zoo.Solution, got {type(solution).__name__}")
+    return problem, x0, solution
+
+
+# ---------------------------------------------------------------------- what is printed
+
+
+def _print(what: Table | str) -> None:
+    """Print as wide as the terminal is, 80 columns in a pipe; brackets are brackets, not markup."""
+    Console(markup=False, highlight=False).print(what)
+
+
+def _table(*titles: str, lines: bool = False) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_lines=lines, header_style="bold")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
+
+
+def _takes(accepts: tr.methods.Accepts) -> str:
+    """What a method declares about its problems, in words."""
+    equalities = {"any": ["equalities"], "affine": ["affine equalities"], "none": []}[accepts.equalities]
+    kinds = equalities + ["inequalities"] * accepts.inequalities
+    data = "with or without data" if accepts.stochastic else "without data"
+    sets = {"projection": "sets with a projection", "lmo": "sets with a linear minimiser"}[accepts.needs]
+    return f"{' and '.join(kinds)} {data}; {sets}"
+
+
+def _against(result: tr.Result, solution: tr.zoo.Solution) -> Table:
+    """The result beside what is known."""
+    table = _table("", "found", "known", "difference")
+    if not solution.feasible:
+        _compare(table, "violation (no point is feasible)", result.violation, solution.violation)
+        return table
+    _compare(table, "objective", result.objective, solution.objective)
+    for name, known in (solution.multipliers or {}).items():
+        for i, pair in enumerate(zip(np.ravel(result.multipliers[name]), np.ravel(known), strict=True)):
+            _compare(table, f"multiplier of {name}" + (f"[{i}]" if np.size(known) > 1 else ""), *pair)
+    distance = np.linalg.norm(ravel_pytree(result.x)[0] - ravel_pytree(solution.x)[0])
+    table.add_row("x" if solution.unique else "x (there are other solutions)", "", "", f"{distance:.2e} away")
+    return table
+
+
+def _compare(table: Table, label: str, found: float, known: float) -> None:
+    table.add_row(label, f"{found:.6g}", f"{known:.6g}", f"{found - known:+.2e}")
+
+
+def _demo_table(shown: Demo) -> Table:
+    table = _table("on the held-out half", *shown.outcomes)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    outcomes, trained, runs = shown.outcomes.values(), shown.trained.values(), shown.results.values()
+    table.add_row("accuracy", *(f"{outcome.accuracy:.1%}" for outcome in outcomes))
+    for group in ("A", "B"):
+        table.add_row(f"accepted of group {group}", *(f"{outcome.selected[group]:.1%}" for outcome in outcomes))
+    table.add_row("p%-rule (100 % is parity)", *(f"{outcome.rule:.1f} %" for outcome in outcomes))
+    table.add_row("covariance of group and score", *(f"{o.covariance:.3f} ± {2 * o.error:.3f}" for o in outcomes))
+    table.add_row("violation of its bound", *(f"{outcome.violation:.2g}" for outcome in outcomes), end_section=True)
+    table.add_row("the same on the learning half", *(f"{outcome.violation:.2g}" for outcome in trained))
+    table.add_row("steps per second", *(f"{run.steps / run.seconds:,.0f}" for run in runs))
+    return table
+
+
+def _demo_words(shown: Demo, bound: float) -> str:
+    without, within = shown.outcomes.values()
+    cost = 100 * (within.accuracy - without.accuracy)
+    verdict = shown.results["constrained"].certificate.verdict
+    return (
+        "Both classifiers learn from decisions that were biased against group B. The constrained one must keep the covariance "
+        f"of group and score within ±{bound:g} on the half that it learns from: {verdict}, says its certificate. On people it "
+        f"has not seen, the p%-rule goes from {without.rule:.0f} % to {within.rule:.0f} % and accuracy changes by {cost:+.1f} "
+        "points; there the bound can only hold up to chance, which is the ± in the table (two standard errors)."
+    )

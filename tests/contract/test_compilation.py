@@ -1,0 +1,100 @@
+"""A new number never compiles again, and compiled programs die with their problem."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tightrope as tr
+from conftest import X0, loss, points, unit_norm
+
+
+class CountedObjective:
+    """An objective that counts how often it is traced."""
+
+    def __init__(self):
+        self.traces = 0
+
+    def __call__(self, w, batch):
+        self.traces += 1
+        return loss(w, batch)
+
+
+def counted(constraint):
+    objective = CountedObjective()
+    return objective, tr.Problem(objective, constraint, data=tr.Dataset(points(), batch_size=16))
+
+
+METHODS = {
+    "TruncatedMomentum": lambda a: tr.methods.TruncatedMomentum(step_size=a, penalty=1 + a, radius=5.0, momentum=a),
+    "SwitchingSubgradient": lambda a: tr.methods.SwitchingSubgradient(step_size=a, tolerance=a),
+    "GradientDescentAscent": lambda a: tr.methods.GradientDescentAscent(step_size=a, dual_step_size=a, decay=a),
+}
+
+
+def check_traces(objective):
+    """Functions are traced again when a solve checks them; what must not grow is everything else."""
+    before = objective.traces
+    return lambda: objective.traces - before
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_new_seed_hyper_parameter_horizon_or_cadence_does_not_trace_again(name):
+    objective, problem = counted(tr.at_most(unit_norm, 1.0))
+    make = METHODS[name]
+    tr.solve(problem, X0, make(0.1), steps=100, seed=0, record=10)
+    since = check_traces(objective)
+    tr.solve(problem, X0, make(0.1), steps=100, seed=0, record=10)
+    check = since()  # what one solve's own check of the functions traces
+    for options in ({"seed": 5}, {"steps": 333}, {"record": 50}):
+        since = check_traces(objective)
+        tr.solve(problem, X0, make(0.1), **({"steps": 100, "seed": 0, "record": 10} | options))
+        assert since() == check, options
+    since = check_traces(objective)
+    tr.solve(problem, X0 + 0.1, make(0.2), steps=100)
+    assert since() == check
+    assert check <= 1
+
+
+def test_a_new_static_choice_does_trace_again():
+    objective, problem = counted(tr.at_most(unit_norm, 1.0))
+    tr.solve(problem, X0, tr.methods.TruncatedMomentum(), steps=10)
+    since = check_traces(objective)
+    tr.solve(problem, X0, tr.methods.TruncatedMomentum(estimator="polyak"), steps=10)
+    assert since() > 1
+
+
+def test_compiled_programs_and_closures_die_with_the_problem():
+    big = jnp.ones(1000)
+
+    def objective(x):
+        return jnp.sum((x - big[:4]) ** 2)
+
+    problem = tr.Problem(objective, tr.equals(jnp.sum, 1.0))
+    tr.solve(problem, X0, steps=10)
+    watched = weakref.ref(objective), weakref.ref(problem)
+    del problem, objective
+    gc.collect()
+    assert [ref() for ref in watched] == [None, None]
+
+
+def test_data_are_arguments_and_not_constants_of_the_program():
+    data = tr.Dataset(points(), batch_size=16)
+    problem = tr.Problem(loss, data=data)
+    tr.solve(problem, X0, steps=10)
+    programs = next(p for key, p in problem.programs.items() if key[0] == "run")
+    text = programs.advance.__wrapped__
+    assert text is not None
+    assert all(
+        np.asarray(leaf).size < 1000 for cell in (text.__closure__ or ()) for leaf in _arrays(cell.cell_contents)
+    )
+
+
+def _arrays(value):
+    import jax
+
+    return [leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "size")]

@@ -1,0 +1,116 @@
+"""Oracle counts equal counted real calls, and nothing is computed that is not used."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tightrope as tr
+from conftest import X0, loss, parity, points, unit_norm
+from tightrope.methods.base import Method
+
+
+def counting(fn, name, calls):
+    """fn, counting its evaluations and its derivatives as they happen."""
+
+    def tell(event):
+        jax.debug.callback(lambda: calls.update([f"{name} {event}"]))
+
+    @jax.custom_vjp
+    def counted(*args):
+        tell("value")
+        return fn(*args)
+
+    def forward(*args):
+        tell("value")
+        value, pullback = jax.vjp(fn, *args)
+        return value, pullback
+
+    def backward(pullback, cotangent):
+        tell("derivative")
+        return pullback(cotangent)
+
+    counted.defvjp(forward, backward)
+    return counted
+
+
+METHODS = [
+    tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, radius=5.0),
+    tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, radius=5.0, estimator="polyak"),
+    tr.methods.SwitchingSubgradient(step_size=0.5, tolerance=0.05),
+    tr.methods.SwitchingSubgradient(step_size=0.5, tolerance=0.05, rule="switching", values="exact"),
+    tr.methods.GradientDescentAscent(step_size=0.1, dual_step_size=0.1),
+]
+
+
+def label(method: Method) -> str:
+    return type(method).__name__ + "-" + str(getattr(method, "estimator", getattr(method, "values", "")))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=label)
+def test_counts_equal_real_calls_and_only_used_gradients_are_computed(method):
+    calls: Counter[str] = Counter()
+    data = tr.Dataset(points(), batch_size=16)
+    stochastic = method.accepts.stochastic
+    constraint = tr.at_most(
+        counting(parity if stochastic else unit_norm, "constraint", calls),
+        0.02 if stochastic else 0.1,
+        data=data if stochastic else None,
+        name="constraint",
+    )
+    problem = tr.Problem(counting(loss, "objective", calls), constraint, data=data)
+    steps = 60
+    from tightrope.parameters import Parameters
+    from tightrope.record import Record
+    from tightrope.run import Run
+
+    run = Run(problem, Parameters(X0), [1], method, steps=steps, seeds=[0], record=Record(steps), stop=None)
+    jax.effects_barrier()
+    calls.clear()
+    while run.k <= steps:
+        run.advance()
+    jax.effects_barrier()
+    counted = run.calls[0]
+    assert counted["objective_gradients"] == calls["objective derivative"] == calls["objective value"]
+    assert counted["constraint_values"] == calls["constraint value"]
+    assert counted["constraint_jacobians"] == calls["constraint derivative"]
+    if isinstance(method, tr.methods.SwitchingSubgradient):
+        assert 0 < counted["objective_gradients"] < steps  # both branches were taken, each step one of them
+        assert counted["objective_gradients"] + counted["constraint_jacobians"] == steps
+
+
+def test_samples_are_the_rows_that_were_drawn_and_used():
+    data, other = tr.Dataset(points(), batch_size=16), tr.Dataset(points(seed=1), batch_size=8)
+    problem = tr.Problem(loss, tr.at_most(parity, 0.02, data=other), data=data)
+    joint = tr.solve(problem, X0, tr.methods.GradientDescentAscent(), steps=50)
+    assert joint.samples == 50 * (16 + 8)
+    switching = tr.solve(problem, X0, tr.methods.SwitchingSubgradient(value_batch=32), steps=50)
+    objective = switching.calls["objective_gradients"]
+    assert switching.samples == 50 * 32 + objective * 16 + (50 - objective) * 8
+    shared = tr.Problem(loss, tr.at_most(parity, 0.02, data=data), data=data)
+    assert tr.solve(shared, X0, tr.methods.GradientDescentAscent(), steps=50).samples == 50 * 16
+    assert joint.history["samples"][-1] == joint.samples
+    assert joint.history["epochs"][-1] == joint.samples / 400
+
+
+@pytest.mark.parametrize("name", sorted(tr.methods.every()))
+def test_the_state_grows_with_x_and_the_constraints_alone(name):
+    """Neither the number of steps nor of rows of data enters the size of a state."""
+    from tightrope.parameters import Parameters
+    from tightrope.record import Record
+    from tightrope.run import Run
+
+    def size(n, m, rows, steps):
+        data = tr.Dataset(points(rows, n), batch_size=8)
+        problem = tr.Problem(loss, tr.at_most(lambda w: w[:m], 1.0, name="rows"), data=data)
+        method = tr.methods.by_name(name)()
+        run = Run(problem, Parameters(jnp.zeros(n)), [m], method, steps=steps, seeds=[0], record=Record(1), stop=None)
+        return sum(np.size(leaf) for leaf in jax.tree.leaves(run.carry.state))
+
+    small = size(4, 2, 50, 10)
+    assert small <= 6 * (4 + 2) + 10
+    assert size(4, 2, 500, 10_000) == small

@@ -1,0 +1,111 @@
+"""A problem refitted with slacks or ± pairs reports x, violation and multipliers of the original problem."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tightrope as tr
+from tightrope.parameters import Parameters
+from tightrope.reformulate import bounds, oracle_for
+
+TARGET = jnp.array([2.0, -1.0, 0.5])
+
+
+def distance(x):
+    return 0.5 * jnp.sum((x - TARGET) ** 2)
+
+
+def constrained(*constraints, domain=None):
+    return tr.Problem(distance, list(constraints), domain=domain)
+
+
+CASES = {  # constraints, solution, multipliers: x = target − Σ λ_i ∇h_i
+    "at_most": ([tr.at_most(lambda x: x[0], 1.0, name="a")], [1.0, -1.0, 0.5], {"a": 1.0}),
+    "at_least": ([tr.at_least(lambda x: x[1], 0.0, name="a")], [2.0, 0.0, 0.5], {"a": 1.0}),
+    "between, upper end": ([tr.between(lambda x: x[0], -1.0, 1.0, name="a")], [1.0, -1.0, 0.5], {"a": 1.0}),
+    "between, lower end": ([tr.between(lambda x: x[1], 0.0, 1.0, name="a")], [2.0, 0.0, 0.5], {"a": -1.0}),
+    "between, inside": ([tr.between(lambda x: x[2], 0.0, 1.0, name="a")], [2.0, -1.0, 0.5], {"a": 0.0}),
+    "vector": ([tr.at_most(lambda x: x[:2], np.array([1.0, 5.0]), name="a")], [1.0, -1.0, 0.5], {"a": [1.0, 0.0]}),
+    "affine": ([tr.affine([[1.0, 1.0, 1.0]], [0.0], name="a")], [1.5, -1.5, 0.0], {"a": 0.5}),
+    "mixed": (
+        [tr.at_least(lambda x: x[1], 0.0, name="a"), tr.affine([[1.0, 0.0, 0.0]], [1.0], name="b")],
+        [1.0, 0.0, 0.5],
+        {"a": 1.0, "b": 1.0},
+    ),
+}
+
+METHODS = {
+    "TruncatedMomentum": tr.methods.TruncatedMomentum(),
+    "SwitchingSubgradient": tr.methods.SwitchingSubgradient(),
+    "GradientDescentAscent": tr.methods.GradientDescentAscent(),
+}
+
+
+@cache
+def problem_of(kind):
+    return constrained(*CASES[kind][0])
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("kind", sorted(CASES))
+def test_x_violation_and_multipliers_are_those_of_the_original(kind, name):
+    """To the accuracy that 4000 steps of a penalty k^(1/2) or of step sizes k^(-1/2) leave: a few per cent."""
+    _, solution, multipliers = CASES[kind]
+    result = tr.solve(problem_of(kind), jnp.zeros(3), METHODS[name], steps=4000, record=1000)
+    assert result.x.shape == (3,)
+    np.testing.assert_allclose(result.x, solution, atol=0.06)
+    assert set(result.multipliers) == set(multipliers) == set(result.certificate.violation)
+    for key, expected in multipliers.items():
+        np.testing.assert_allclose(result.multipliers[key], expected, atol=0.1)
+        assert np.shape(result.multipliers[key]) == np.shape(expected)
+    recomputed = tr.certify(problem_of(kind), result.x)
+    assert recomputed.largest_violation.value == pytest.approx(result.violation, abs=1e-6)
+
+
+@pytest.mark.parametrize("form", ["native", "slacks", "pairs"])
+@pytest.mark.parametrize("kind", sorted(CASES))
+def test_rows_vanish_or_are_satisfied_exactly_where_the_constraints_are(form, kind):
+    """At random points: a slack, pair or native form is violated by as much as the original constraint is."""
+    problem = constrained(*CASES[kind][0])
+    sizes = [2 if kind == "vector" else 1 for _ in problem.constraints]
+    oracle = oracle_for(problem, Parameters(jnp.zeros(3)), sizes, form)
+    low, high = bounds(problem.constraints, sizes)
+    for x in np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32) * 2:
+        raw = np.asarray(oracle.raw(x, ()))
+        expected = np.maximum(np.maximum(low - raw, raw - high), 0.0)
+        rows = np.asarray(oracle.c(oracle.with_slacks(jnp.asarray(x), ()), ()))
+        found = np.where(oracle.equality, np.abs(rows), np.maximum(rows, 0.0))
+        together = np.zeros_like(expected)
+        np.maximum.at(together, np.array(oracle.rows.index), found)
+        np.testing.assert_allclose(together, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["native", "slacks", "pairs"])
+def test_multipliers_go_to_rows_and_back_unchanged(form):
+    constraints = [
+        tr.equals(lambda x: x[0], name="e"),
+        tr.at_most(lambda x: x[0], name="m"),
+        tr.at_least(lambda x: x[0], name="l"),
+        tr.between(lambda x: x[0], 0.0, 1.0, name="b"),
+    ]
+    rows = oracle_for(constrained(*constraints), Parameters(jnp.zeros(3)), [1] * 4, form).rows
+    for raw in ([-2.0, 3.0, -1.0, 0.5], [2.0, 0.0, 0.0, -0.5]):
+        np.testing.assert_allclose(rows.to_raw(rows.from_raw(jnp.array(raw))), raw)
+
+
+def test_lagrangian_gradient_is_the_same_in_every_form():
+    """Jᵀ of the rows times their multipliers is the raw Jacobian times the raw multipliers."""
+    problem = constrained(
+        *[c for kind in ("mixed",) for c in CASES[kind][0]], tr.between(lambda x: x @ x, 0.0, 1.0, name="n")
+    )
+    x, raw = jnp.array([0.3, -0.2, 0.7]), jnp.array([-1.0, 0.5, 2.0])
+    expected = jnp.array([0.0, -1.0, 0.0]) + jnp.array([0.5, 0.0, 0.0]) + 2.0 * 2 * x
+    for form in ("native", "slacks", "pairs"):
+        oracle = oracle_for(problem, Parameters(x), [1, 1, 1], form)
+        full = oracle.with_slacks(x, ())
+        _, pullback = oracle.vjp(full, ())
+        np.testing.assert_allclose(pullback(oracle.rows.from_raw(raw))[:3], expected, rtol=1e-5)

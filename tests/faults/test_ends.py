@@ -1,0 +1,248 @@
+"""How a run ends other than by its last step: Ctrl-C, divergence, a time budget, a kill; nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tightrope as tr
+from conftest import X0, fair_problem, iterates, points, sphere_problem
+
+
+def press_ctrl_c_at(step):
+    def callback(row):
+        if row["step"] == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return callback
+
+
+def test_ctrl_c_returns_the_result_so_far(case):
+    problem, x0, method = case
+    whole, _ = iterates(problem, x0, method, steps=200, record=20)
+    result = tr.solve(problem, x0, method, steps=10_000, record=20, callback=press_ctrl_c_at(200))
+    assert result.status == "interrupted"
+    assert not np.isnan(result.objective)
+    assert result.steps == 200
+    assert "interrupted after 200 steps" in result.message
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert list(result.history["step"]) == sorted(whole)
+
+
+def test_ctrl_c_saves_a_last_checkpoint_that_is_taken_up_again(tmp_path):
+    problem, method = fair_problem(), tr.methods.GradientDescentAscent()
+    whole = tr.solve(problem, X0, method, steps=300, record=20)
+    stopped = tr.solve(
+        problem, X0, method, steps=300, record=20, callback=press_ctrl_c_at(140), checkpoint=tmp_path / "run"
+    )
+    assert stopped.status == "interrupted"
+    seen = []
+    resumed = tr.solve(
+        problem,
+        X0,
+        method,
+        steps=300,
+        record=20,
+        callback=lambda r: seen.append(r["step"]),
+        checkpoint=tmp_path / "run",
+    )
+    assert seen == list(range(160, 301, 20))
+    assert np.array_equal(resumed.x, whole.x)
+
+
+def test_a_second_ctrl_c_raises_at_once():
+    def twice(row):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        tr.solve(fair_problem(), X0, steps=50, callback=twice)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_solve_works_in_a_thread_where_signals_cannot_be_set():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(tr.solve(fair_problem(), X0, steps=20)))
+    thread.start()
+    thread.join()
+    assert found[0].steps == 20
+
+
+def growing(x):
+    return -jnp.sum(x**4)
+
+
+@pytest.mark.parametrize("record", [1, 7, 100])
+def test_divergence_ends_the_run_with_the_iterate_before_it(record):
+    problem = tr.Problem(growing)
+    method = tr.methods.GradientDescentAscent(
+        step_size=0.5, dual_step_size=1.0, decay=0.0, primal=__import__("optax").identity()
+    )
+    expected, x = [], np.full(2, 0.5, np.float32)
+    with np.errstate(over="ignore"):
+        while np.isfinite(x).all():
+            expected.append(x)
+            x = x + np.float32(0.5) * 4 * x**3
+    seen, result = iterates(problem, jnp.full(2, 0.5), method, steps=100, record=record)
+    assert result.status == "diverged"
+    assert not result.success
+    assert result.steps == len(expected) - 1
+    assert np.isfinite(result.x).all()
+    assert f"step {len(expected)} gave" in result.message
+    if record == 1:
+        np.testing.assert_allclose(seen[max(seen)], expected[-1], rtol=1e-4)
+
+
+def test_a_lane_that_diverges_keeps_its_last_iterate_and_the_others_go_on():
+    methods = [
+        tr.methods.GradientDescentAscent(step_size=s, dual_step_size=1.0, decay=0.0, primal=PLAIN) for s in (0.05, 40.0)
+    ]
+    found = tr.sweep(tr.Problem(lambda x: jnp.sum(x**4)), jnp.ones(2), methods, steps=50, seeds=1).results
+    assert [r.status for r in found] == ["budget", "diverged"]
+    assert all(np.isfinite(r.x).all() for r in found)
+    assert found[0].objective < 0.5
+
+
+PLAIN = __import__("optax").identity()
+
+
+def test_a_time_budget_ends_the_run_with_status_budget():
+    result = tr.solve(
+        fair_problem(), X0, steps=10**7, record=200, stop=tr.Stop(violation=0.0, stationarity=0.0, seconds=0.05)
+    )
+    assert result.status == "budget"
+    assert result.steps < 10**7
+    assert 0.05 <= result.seconds < 2.0
+
+
+def test_stop_ends_the_run_when_both_tolerances_are_met():
+    problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.equals(jnp.sum, 1.0))
+    result = tr.solve(
+        problem, jnp.zeros(2), tr.methods.GradientDescentAscent(), steps=20_000, record=100, stop=tr.Stop()
+    )
+    assert result.status == "converged"
+    assert result.success
+    assert result.steps < 20_000
+    assert result.history["violation"][-1] <= 1e-3
+    assert result.history["stationarity"][-1] <= 1e-2 * max(1.0, np.sqrt(8.0))
+    assert (result.history["violation"][:-1] > 1e-3).any() or (result.history["stationarity"][:-1] > 1e-2).any()
+
+
+def test_running_out_of_steps_is_a_status_not_an_exception():
+    result = tr.solve(fair_problem(), X0, steps=3)
+    assert result.status == "budget"
+    assert not result.success
+    assert "more steps" in result.message
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def test_a_checkpoint_of_another_problem_method_or_seed_is_refused(tmp_path):
+    method = tr.methods.GradientDescentAscent(step_size=0.1)
+    tr.solve(fair_problem(), X0, method, steps=20, checkpoint=tmp_path / "run")
+    data = tr.Dataset(points(seed=5), batch_size=16)
+    from conftest import loss, parity
+
+    other_data = tr.Problem(loss, tr.between(parity, -0.05, 0.05, data=data), domain=tr.domains.L2Ball(5.0), data=data)
+    data = fair_problem().data
+    other_bound = tr.Problem(loss, tr.between(parity, -0.05, 0.06, data=data), domain=tr.domains.L2Ball(5.0), data=data)
+    other_ball = tr.Problem(loss, tr.between(parity, -0.05, 0.05, data=data), domain=tr.domains.L2Ball(6.0), data=data)
+    calls = [
+        lambda: tr.solve(sphere_problem(), X0, steps=20, checkpoint=tmp_path / "run"),
+        lambda: tr.solve(other_data, X0, method, steps=20, checkpoint=tmp_path / "run"),
+        lambda: tr.solve(other_bound, X0, method, steps=20, checkpoint=tmp_path / "run"),
+        lambda: tr.solve(other_ball, X0, method, steps=20, checkpoint=tmp_path / "run"),
+        lambda: tr.solve(fair_problem(), X0, method, steps=20, seed=1, checkpoint=tmp_path / "run"),
+        lambda: tr.solve(fair_problem(), X0 + 0.1, method, steps=20, checkpoint=tmp_path / "run"),
+        lambda: tr.solve(
+            fair_problem(), X0, tr.methods.GradientDescentAscent(step_size=0.2), steps=20, checkpoint=tmp_path / "run"
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="another problem, method"):
+            call()
+
+
+@pytest.mark.parametrize("what", ["notes", "arrays"])
+def test_a_damaged_checkpoint_is_refused(tmp_path, what):
+    tr.solve(fair_problem(), X0, steps=20, checkpoint=tmp_path / "run")
+    files = [f for f in (tmp_path / "run").rglob("*") if f.is_file() and what in f.parts]
+    assert files
+    for file in files:
+        file.write_bytes(b"\x00damaged")
+    with pytest.raises(ValueError, match="damaged"):
+        tr.solve(fair_problem(), X0, steps=20, checkpoint=tmp_path / "run")
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(ValueError, match="expected a folder"):
+        tr.solve(fair_problem(), X0, steps=20, checkpoint=tmp_path / "run")
+
+
+def test_a_finished_run_is_read_back_and_a_longer_one_goes_on_from_it(tmp_path):
+    problem, method = sphere_problem(), tr.methods.TruncatedMomentum()
+    whole = tr.solve(problem, X0, method, steps=400, record=40)
+    first = tr.solve(problem, X0, method, steps=200, record=40, checkpoint=tmp_path / "run")
+    again = tr.solve(problem, X0, method, steps=200, record=40, checkpoint=tmp_path / "run", callback=pytest.fail)
+    assert np.array_equal(first.x, again.x)
+    longer = tr.solve(problem, X0, method, steps=400, record=40, checkpoint=tmp_path / "run")
+    assert np.array_equal(longer.x, whole.x)
+    assert np.array_equal(longer.history["objective"], whole.history["objective"])
+
+
+def test_a_process_killed_outright_resumes_to_the_bit(tmp_path):
+    script = textwrap.dedent(
+        f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(os.path.dirname(os.path.dirname(__file__)))!r})
+        from conftest import X0, fair_problem
+        import tightrope as tr
+        def kill(row):
+            if row["step"] == 150:
+                os.kill(os.getpid(), signal.SIGKILL)
+        checkpoint = tr.Checkpoint({str(tmp_path / "run")!r}, every=0.0)
+        tr.solve(fair_problem(), X0, tr.methods.SwitchingSubgradient(), steps=300, record=30, callback=kill, checkpoint=checkpoint)
+        """
+    )
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    problem, method = fair_problem(), tr.methods.SwitchingSubgradient()
+    seen = []
+    resumed = tr.solve(
+        problem,
+        X0,
+        method,
+        steps=300,
+        record=30,
+        checkpoint=tmp_path / "run",
+        callback=lambda r: seen.append(r["step"]),
+    )
+    assert seen[0] == 150  # the last checkpoint was at step 120
+    whole = tr.solve(problem, X0, method, steps=300, record=30)
+    assert np.array_equal(resumed.x, whole.x)
+    assert np.array_equal(resumed.history["objective"], whole.history["objective"])
+
+
+def test_warm_start_takes_x_and_multipliers_of_a_result():
+    problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_least(lambda x: -x.sum(), -1.0, name="budget"))
+    method = tr.methods.GradientDescentAscent()
+    first = tr.solve(problem, jnp.zeros(2), method, steps=3000)
+    slow = tr.methods.GradientDescentAscent(step_size=1e-6, dual_step_size=1e-6)
+    seen, warm = iterates(problem, jnp.zeros(2), slow, steps=5, warm_start=first)
+    np.testing.assert_allclose(seen[0], first.x)
+    assert warm.multipliers["budget"] == pytest.approx(first.multipliers["budget"], abs=1e-2)
+    with pytest.raises(ValueError, match="structure"):
+        tr.solve(problem, jnp.zeros(3), method, steps=5, warm_start=first)
+    other = tr.Problem(lambda x: jnp.sum(x**2), tr.equals(jnp.sum, 1.0, name="other"))
+    with pytest.raises(ValueError, match="other"):
+        tr.solve(other, jnp.zeros(2), method, steps=5, warm_start=first)

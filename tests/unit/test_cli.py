@@ -1,0 +1,232 @@
+"""The command line: what it prints, what it writes, and how it says no."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tightrope as tr
+from tightrope import cli, demo
+
+OWN = """
+import jax.numpy as jnp, tightrope as tr
+
+problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget[k]"))
+pair = problem, jnp.zeros(2)
+known = *pair, tr.zoo.Solution(jnp.full(2, 0.5), 0.5, {"budget[k]": 1.0})
+
+def made():
+    return pair
+
+def broken():
+    raise KeyError("weights")
+
+number = 3
+wrong_solution = *pair, 0.5
+"""
+
+
+def call(*arguments, columns=80):
+    return CliRunner().invoke(cli.app, list(map(str, arguments)), env={"COLUMNS": str(columns)})
+
+
+def letters(text):
+    """The characters of a text, without spaces and the rules of tables: equal where nothing was cut off."""
+    return Counter(re.sub(r"[\s─]", "", text))
+
+
+@pytest.fixture
+def own_file(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    return file
+
+
+# ---------------------------------------------------------------------- help and lists
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",)])
+def test_help_names_every_command(arguments):
+    answer = call(*arguments)
+    assert answer.exit_code == 0
+    assert all(name in answer.output for name in ("demo", "solve", "methods", "problems", "--version"))
+
+
+@pytest.mark.parametrize("command", ["demo", "solve", "methods", "problems"])
+def test_help_of_a_command_has_an_example(command):
+    answer = call(command, "--help")
+    assert answer.exit_code == 0
+    assert f"  tightrope {command}" in answer.output.partition("Example")[2]
+    assert "[bold]" not in answer.output
+
+
+def test_version():
+    assert call("--version").output == f"tightrope {tr.__version__}\n"
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_methods_cuts_nothing_off(columns):
+    output = call("methods", columns=columns).output
+    assert max(map(len, output.splitlines())) <= columns
+    cells = ["method and its paper", "problems it takes", "guarantee", "cost of a step"]
+    for name, method in tr.methods.every().items():
+        assert re.search(rf"^ *{name} ", output, re.MULTILINE)
+        cells += [name, method.reference, cli._takes(method.accepts), method.guarantee, method.cost]
+    assert letters(output) == letters("".join(cells))
+
+
+def test_what_a_method_takes_is_said_in_words():
+    accepts = tr.methods.Accepts("affine", inequalities=True, stochastic=False, form="native", needs="lmo")
+    assert cli._takes(accepts) == "affine equalities and inequalities without data; sets with a linear minimiser"
+    assert cli._takes(accepts._replace(equalities="none", stochastic=True)).startswith("inequalities with or without")
+
+
+def test_problems_cuts_nothing_off():
+    output = call("problems").output
+    assert max(map(len, output.splitlines())) <= 80
+    cells = ["problem", "what it is"]
+    for name, make in tr.zoo.every().items():
+        assert re.search(rf"^ *{name} ", output, re.MULTILINE)
+        cells += [name, make.__doc__.splitlines()[0]]
+    assert letters(output) == letters("".join(cells))
+
+
+# ---------------------------------------------------------------------- demo
+
+
+def test_demo_prints_a_table_and_draws(tmp_path):
+    answer = call("demo", "--steps", 400, "--out", tmp_path / "new" / "folder")
+    assert answer.exit_code == 0, answer.output
+    for row in ("accuracy", "group A", "group B", "p%-rule", "covariance", "violation", "steps per second"):
+        assert re.search(rf"{row}.* [-\d].* [-\d]", answer.output), row
+    assert "Tightrope result" in answer.output
+    assert (tmp_path / "new" / "folder" / "demo.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_demo_shows_that_the_constraint_works():
+    shown = demo.run()
+    without, within = shown.outcomes["unconstrained"], shown.outcomes["constrained"]
+    assert within.rule > without.rule + 20
+    assert without.accuracy - 0.1 < within.accuracy
+    assert shown.trained["unconstrained"].violation > 0.1
+    assert shown.results["constrained"].certificate.verdict == "feasible"
+    assert shown.trained["constrained"].violation == pytest.approx(shown.results["constrained"].violation, abs=1e-5)
+    assert within.violation < 3 * within.error
+    assert not set(map(tuple, shown.learned_on.features)) & set(map(tuple, shown.held_out.features))
+
+
+def test_demo_measures_by_hand():
+    crowd = demo.People(
+        np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [3.0, 0.0]]), np.array([0, 0, 1, 1]) > 0, np.ones(4) > 0
+    )
+    outcome = demo.measure([1.0, 5.0, 0.0], crowd)
+    assert (outcome.accuracy, outcome.selected, outcome.rule) == (0.75, {"A": 0.5, "B": 1.0}, 50.0)
+    assert outcome.covariance == 0.5
+    assert outcome.violation == pytest.approx(0.45)
+    assert demo.measure([0.0, 0.0, -1.0], crowd).rule == 100.0
+
+
+def test_demo_people_depend_on_the_seed_alone():
+    first, again, other = (demo.people(50, seed).features for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).all()
+
+
+def test_demo_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "taken").write_text("")
+    answer = call("demo", "--out", tmp_path / "taken")
+    assert answer.exit_code == 2
+    assert "--out must be a folder" in answer.stderr
+
+
+# ---------------------------------------------------------------------- solve
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """What `solve` printed about a problem of the zoo, and the file it saved."""
+    file = tmp_path_factory.mktemp("solved") / "result.npz"
+    return call("solve", "linear_on_circle", "--steps", 300, "--out", file), file
+
+
+def test_solve_compares_with_the_zoo(solved):
+    answer, _ = solved
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"objective +-\d\S* +-5 +[+-]\d\S*e", answer.output)
+    assert re.search(r"multiplier of circle +\d\S* +2.5 ", answer.output)
+    assert re.search(r"x +\d\S* away", answer.output)
+
+
+def test_solve_saves_what_it_printed(solved):
+    answer, file = solved
+    loaded = tr.load(file)
+    assert loaded.steps == 300
+    assert str(loaded) in answer.output
+    assert repr(str(file)) in answer.output
+
+
+def test_solve_compares_where_no_point_is_feasible(solved, capsys):
+    *_, solution = tr.zoo.circle_and_wall()
+    cli._print(cli._against(replace(tr.load(solved[1]), violation=0.75), solution))
+    assert re.search(r"no point is feasible\) +0.75 +0.697\d* +\+5.28e-02", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("name", "compared"), [("known", True), ("made", False)])
+def test_solve_a_file(own_file, name, compared):
+    answer = call("solve", f"{own_file}:{name}", "--steps", 50, "--method", "truncated-momentum", "--seed", 7)
+    assert answer.exit_code == 0, answer.output
+    assert "TruncatedMomentum" in answer.output
+    assert ("multiplier of budget[k]" in answer.output) == compared
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hints"),
+    [
+        (["linear_on_circel"], ["linear_on_circle", "tightrope problems"]),
+        (["nothing like it"], ["tightrope problems", "file.py:object"]),
+        (["lens", "--method", "SwitchinSubgradient"], ["SwitchingSubgradient", "tightrope methods"]),
+        (["noisy_sphere", "--method", "TruncatedMomentum"], ["deterministic", "GradientDescentAscent"]),
+        (["lens", "--out", "/no/such/folder/result.npz"], ["--out", "folder that exists"]),
+        (["{own}:mad"], ["no object 'mad'", "made"]),
+        (["{own}:number"], ["(problem, x0)", "int"]),
+        (["{own}:wrong_solution"], ["tightrope.zoo.Solution", "float"]),
+        (["{own}:broken"], ["own.py:broken raised KeyError: 'weights'"]),
+        (["{own}.missing.py:made"], ["no file"]),
+        (["LICENSE:made"], ["not a Python file"]),
+    ],
+)
+def test_bad_input_is_told_in_a_line(own_file, arguments, hints, monkeypatch):
+    (own_file.parent / "LICENSE").write_text("")
+    monkeypatch.chdir(own_file.parent)
+    answer = call("solve", *(argument.replace("{own}", str(own_file)) for argument in arguments))
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("tightrope: ")
+    assert answer.stderr.count("\n") == 1
+    assert "Traceback" not in answer.output
+    for hint in hints:
+        assert hint in answer.stderr
+
+
+# ---------------------------------------------------------------------- what is imported
+
+
+def test_import_of_the_library_is_light():
+    heavy = "{'typer', 'rich', 'matplotlib', 'pandas'}"
+    program = f"import sys, tightrope; print(*sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_typer_or_rich_there_is_a_hint(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    spec = importlib.util.spec_from_file_location("cli_again", cli.__file__)
+    with pytest.raises(SystemExit, match=r"pip install 'tightrope\[cli\]'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
