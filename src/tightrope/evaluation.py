@@ -88,12 +88,12 @@ def largest(violations: Float[np.ndarray, " raw"]) -> float:
     return float(np.max(violations, initial=0.0))
 
 
-def merit(evaluation: Evaluation, weights: Float[np.ndarray, " raw"]) -> float:
+def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"]) -> float:
     """The exact penalty function F + 2 Σ weights · violation; ∞ where it is not finite.
 
     With weights as large as the multipliers of a solution, no other point of a convex problem has a smaller one.
     """
-    value = float(evaluation.objective + 2.0 * weights @ evaluation.violations)
+    value = float(objective + 2.0 * weights @ violations)
     return value if math.isfinite(value) else math.inf
 
 
@@ -103,7 +103,7 @@ def choose(
     """The candidate with the least merit; among those as good to a thousandth of the progress, the most feasible (to
     the tolerance) and then the most stationary.
     """
-    merits = [merit(evaluation, weights) for evaluation in evaluations]
+    merits = [merit(e.objective, e.violations, weights) for e in evaluations]
     best = min(merits)
     limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
     as_good = [i for i, value in enumerate(merits) if value <= limit] or [0]

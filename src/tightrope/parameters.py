@@ -35,9 +35,9 @@ class Parameters:
     """The structure of a pytree of parameters: `ravel` to a flat vector and `unravel` back."""
 
     def __init__(self, x0: PyTree[Any]):
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(x0)):
+        if any(isinstance(leaf, Tracer) for leaf in [*jax.tree.leaves(x0), jnp.zeros(())]):  # zeros: under jit, traced
             raise TypeError(
-                "x0 is traced: solve runs its own compiled loop and cannot be called inside jit, vmap or grad; "
+                "solve runs its own compiled loop and cannot be called inside jit, vmap or grad; "
                 "use tightrope.sweep to run many seeds or settings in one program"
             )
         arrays = jax.tree_util.tree_map_with_path(_as_parameter, x0, is_leaf=_is_module)

@@ -74,8 +74,9 @@ class Run:
         self.calls = [dict.fromkeys(Info._fields, 0) for _ in seeds]
         self.histories = [History({}) for _ in seeds]
         self._best = np.tile(np.asarray(x), (len(seeds), 1))
-        self._best_evaluations: list[Evaluation] = []
-        self._weights = np.zeros((len(seeds), self.original.rows.raw_size))
+        self._best_objective = np.full(len(seeds), np.inf, parameters.dtype)
+        self._best_violations = np.zeros((len(seeds), self.original.rows.raw_size), parameters.dtype)
+        self._weights = np.zeros_like(self._best_violations)
         self._scales: list[tuple[float, float, float]] = []
         self._chunk = FIRST_CHUNK
         self._go(1, 1)  # no step: compiles, so that compilation is not timed
@@ -164,7 +165,6 @@ class Run:
         points = self._points(self.carry.state.x), self._points(self.carry.average)
         evaluated = self._evaluate(*points)
         if not self._scales:
-            self._best_evaluations = [e for e, _ in evaluated]
             self._scales = [(largest(e.violations), float(e.gradient_norm), float(e.objective)) for e, _ in evaluated]
         rows = []
         for lane, candidates in enumerate(evaluated):
@@ -179,8 +179,10 @@ class Run:
     def _compare(self, lane: int, evaluation: Evaluation, point: Float[np.ndarray, " n"]) -> None:
         """Keep the point if it is better than the best so far, by the largest multipliers seen so far."""
         weights = self._weights[lane] = np.maximum(self._weights[lane], np.abs(evaluation.multipliers))
-        if merit(evaluation, weights) < merit(self._best_evaluations[lane], weights):
-            self._best_evaluations[lane], self._best[lane] = evaluation, point
+        best = merit(self._best_objective[lane], self._best_violations[lane], weights)
+        if merit(evaluation.objective, evaluation.violations, weights) < best:
+            self._best_objective[lane], self._best_violations[lane] = evaluation.objective, evaluation.violations
+            self._best[lane] = point
 
     def _row(self, lane: int, evaluation: Evaluation) -> dict[str, float]:
         samples, source = self.calls[lane]["samples"], self.problem.data
@@ -218,7 +220,7 @@ class Run:
 
     def arrays(self) -> Any:
         """The arrays of a checkpoint."""
-        return self.carry, self._best, self._weights, self._best_evaluations
+        return self.carry, self._best, self._best_objective, self._best_violations, self._weights
 
     def notes(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
@@ -234,7 +236,7 @@ class Run:
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.carry, *kept = arrays
-        self._best, self._weights, self._best_evaluations = jax.tree.map(np.array, kept)
+        self._best, self._best_objective, self._best_violations, self._weights = map(np.array, kept)
         self.k, self.seconds, self.diverged = notes["k"], notes["seconds"], notes["diverged"]
         self.calls, self.histories = notes["calls"], [History(columns) for columns in notes["histories"]]
         self._scales = [tuple(scale) for scale in notes["scales"]]

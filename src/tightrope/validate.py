@@ -44,7 +44,10 @@ def check_seed(owner: str, seed: Any) -> int:
 def check_functions(problem: Problem, parameters: Parameters) -> list[int]:
     """How many numbers each constraint returns, by tracing every function on the shape of a batch."""
     params = parameters.unravel(parameters.start)
-    problem.domain.check(parameters.unravel_arrays(parameters.start))
+    try:
+        problem.domain.check(parameters.unravel_arrays(parameters.start))
+    except ValueError as error:
+        raise ValueError(f"the domain {type(problem.domain).__name__} does not match x0: {error}") from error
     shape = _returned("the objective", problem.objective, params, problem.data)
     if shape != ():
         raise ValueError(f"the objective must return a scalar, the mean over the batch, got an array of shape {shape}")

@@ -21,6 +21,10 @@ def solve(objective=loss, constraints=(), x0=X0, method=None, data=DATA, domain=
     return tr.solve(tr.Problem(objective, constraints, domain=domain, data=data), x0, method, steps=steps, **options)
 
 
+def sweep(methods="GradientDescentAscent", seeds=1):
+    return tr.sweep(fair_problem(), X0, methods, steps=5, seeds=seeds)
+
+
 def nan_at_start(w, batch):
     return jnp.mean(jnp.log(w[0] - 1.0) * batch["y"])
 
@@ -200,7 +204,7 @@ BAD = {
         ValueError,
         ["seeds"],
     ),
-    "sweep over no methods": (lambda: tr.sweep(fair_problem(), X0, [], steps=5, seeds=1), ValueError, ["methods"]),
+    "sweep over no methods": (lambda: sweep([]), ValueError, ["methods"]),
 }
 
 
@@ -228,7 +232,7 @@ def test_a_functions_own_error_comes_through_with_a_note_where_it_happened():
 @pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, jax.grad])
 def test_solve_inside_a_transformation_is_refused_with_a_pointer_to_sweep(wrap):
     def run(x):
-        return tr.solve(sphere_problem(), x if wrap is not jax.vmap else x, steps=5).objective
+        return tr.solve(sphere_problem(), x, steps=5).objective
 
     with pytest.raises(TypeError, match=re.compile("sweep")):
         wrap(run)(X0[None] if wrap is jax.vmap else X0)

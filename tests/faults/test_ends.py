@@ -11,10 +11,13 @@ import threading
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import tightrope as tr
 from conftest import X0, fair_problem, iterates, points, sphere_problem
+
+PLAIN = optax.identity()
 
 
 def press_ctrl_c_at(step):
@@ -83,9 +86,7 @@ def growing(x):
 @pytest.mark.parametrize("record", [1, 7, 100])
 def test_divergence_ends_the_run_with_the_iterate_before_it(record):
     problem = tr.Problem(growing)
-    method = tr.methods.GradientDescentAscent(
-        step_size=0.5, dual_step_size=1.0, decay=0.0, primal=__import__("optax").identity()
-    )
+    method = tr.methods.GradientDescentAscent(step_size=0.5, dual_step_size=1.0, decay=0.0, primal=PLAIN)
     expected, x = [], np.full(2, 0.5, np.float32)
     with np.errstate(over="ignore"):
         while np.isfinite(x).all():
@@ -109,9 +110,6 @@ def test_a_lane_that_diverges_keeps_its_last_iterate_and_the_others_go_on():
     assert [r.status for r in found] == ["budget", "diverged"]
     assert all(np.isfinite(r.x).all() for r in found)
     assert found[0].objective < 0.5
-
-
-PLAIN = __import__("optax").identity()
 
 
 def test_a_time_budget_ends_the_run_with_status_budget():
@@ -211,7 +209,8 @@ def test_a_process_killed_outright_resumes_to_the_bit(tmp_path):
             if row["step"] == 150:
                 os.kill(os.getpid(), signal.SIGKILL)
         checkpoint = tr.Checkpoint({str(tmp_path / "run")!r}, every=0.0)
-        tr.solve(fair_problem(), X0, tr.methods.SwitchingSubgradient(), steps=300, record=30, callback=kill, checkpoint=checkpoint)
+        method = tr.methods.SwitchingSubgradient()
+        tr.solve(fair_problem(), X0, method, steps=300, record=30, callback=kill, checkpoint=checkpoint)
         """
     )
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

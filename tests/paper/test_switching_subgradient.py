@@ -168,6 +168,14 @@ def test_multipliers_are_the_steps_along_each_row_over_the_steps_along_the_objec
     assert np.count_nonzero(weights) >= 2
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 0.25])
+def test_a_value_equal_to_the_tolerance_counts_as_nearly_feasible(tolerance):
+    edge = tr.Problem(lambda x: -3.0 * x[0], tr.at_most(lambda x: x[0], 1.0))
+    method = SwitchingSubgradient(step_size=0.5, tolerance=tolerance, rule="static")
+    path = drive(edge, np.array([1.0 + tolerance]), method, sizes=[1], steps=2)
+    np.testing.assert_allclose(path.x[:, 0] - tolerance, [1.0, 2.5, 2.0], rtol=1e-12)
+
+
 # ---- stochastic f and g --------------------------------------------------------------------------------------------------
 
 N, DIM, BATCH, VALUE_BATCH = 50, 3, 2, 6

@@ -1,0 +1,76 @@
+"""What is written about the library is true: code in documents runs, every public name is documented."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tightrope as tr
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert blocks
+    exec(compile("\n".join(blocks), page.name, "exec"), {"__name__": page.stem})
+
+
+def public_names():
+    modules = {"": tr, "domains.": tr.domains, "methods.": tr.methods, "zoo.": tr.zoo}
+    return {
+        prefix + name: getattr(module, name)
+        for prefix, module in modules.items()
+        for name in module.__all__
+        if not inspect.ismodule(getattr(module, name))
+    }
+
+
+@pytest.mark.parametrize("name", sorted(public_names()))
+def test_every_public_name_has_a_docstring(name):
+    assert (inspect.getdoc(public_names()[name]) or "").strip()
+
+
+CONTRACT = {"methods.Accepts", "methods.Draw", "methods.Info", "methods.Method", "domains.Domain", "Certificate", "Constraint"}
+"""Names a user never makes by hand: what is made is shown where it is made."""
+
+
+@pytest.mark.parametrize("name", sorted(n for n in set(public_names()) - CONTRACT if not n.startswith("zoo.")))
+def test_every_public_name_that_users_call_shows_a_runnable_example(name):
+    assert ">>>" in (inspect.getdoc(public_names()[name]) or "")
+
+
+def test_the_zoo_shows_one_example_for_all_of_its_problems():
+    assert ">>>" in (inspect.getdoc(tr.zoo) or "")
+
+
+def test_the_readme_names_the_two_commands_that_ci_and_newcomers_run():
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text
+    assert "make test" in text
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_importing_tightrope_brings_in_nothing_heavy_that_is_not_used():
+    heavy = ["typer", "rich", "matplotlib", "pandas", "orbax", "scipy.optimize", "cvxpy", "torch"]
+    code = f"import sys, tightrope; print([m for m in {heavy!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_no_file_names_a_path_of_a_machine_or_a_registry():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    if not tracked:
+        pytest.skip("not a git checkout")
+    words = ["/".join(["", "work", ""]), "/".join(["", "root", ""]), "pypi" + ".org", "--index" + "-url"]
+    for name in tracked:
+        text = (ROOT / name).read_text(errors="ignore") if (ROOT / name).exists() else ""
+        assert not [word for word in words if word in text], name
