@@ -286,10 +286,10 @@ def _demo_table(shown: demonstration.Demo) -> Table:
 def _demo_words(shown: demonstration.Demo) -> str:
     without, within = shown.outcomes.values()
     cost = 100 * (within.accuracy - without.accuracy)
-    verdict = shown.results["constrained"].certificate.verdict
+    verdict, bound = shown.results["constrained"].certificate.verdict, demonstration.BOUND
     return (
         "Both classifiers learn from decisions that were biased against group B. The constrained one must keep the covariance "
-        f"of group and score within ±{demonstration.BOUND:g} on the half that it learns from: {verdict}, says its certificate. On people it "
+        f"of group and score within ±{bound:g} on the half that it learns from: {verdict}, says its certificate. On people it "
         f"has not seen, the p%-rule goes from {without.rule:.0f} % to {within.rule:.0f} % and accuracy changes by {cost:+.1f} "
         "points; there the bound can only hold up to chance, which is the ± in the table (two standard errors)."
     )

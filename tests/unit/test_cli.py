@@ -227,6 +227,6 @@ def test_import_of_the_library_is_light():
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_typer_or_rich_there_is_a_hint(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)
-    spec = importlib.util.spec_from_file_location("cli_again", cli.__file__)
+    spec = importlib.util.spec_from_file_location("tightrope.cli_again", cli.__file__)
     with pytest.raises(SystemExit, match=r"pip install 'tightrope\[cli\]'"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -39,7 +39,15 @@ def test_every_public_name_has_a_docstring(name):
     assert (inspect.getdoc(public_names()[name]) or "").strip()
 
 
-CONTRACT = {"methods.Accepts", "methods.Draw", "methods.Info", "methods.Method", "domains.Domain", "Certificate", "Constraint"}
+CONTRACT = {
+    "methods.Accepts",
+    "methods.Draw",
+    "methods.Info",
+    "methods.Method",
+    "domains.Domain",
+    "Certificate",
+    "Constraint",
+}
 """Names a user never makes by hand: what is made is shown where it is made."""
 
 

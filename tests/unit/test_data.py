@@ -1,0 +1,72 @@
+"""Samples: rows, pieces, and what a mean over them is."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import tightrope as tr
+from conftest import loss, parity, points
+from tightrope import oracle as oracle_module
+from tightrope.parameters import Parameters
+from tightrope.reformulate import oracle_for
+
+
+def make_oracle(rows=100):
+    data = tr.Dataset(points(rows), batch_size=16)
+    problem = tr.Problem(
+        loss, tr.at_most(lambda w, b: jnp.stack([parity(w, b), loss(w, b)]), 0.0, data=data, name="two"), data=data
+    )
+    return oracle_for(problem, Parameters(jnp.array([0.1, -0.3, 0.5, 1.0])), [2])
+
+
+def test_a_sample_gone_through_in_pieces_gives_what_it_gives_at_once(monkeypatch):
+    oracle = make_oracle()
+    x, sample = oracle.parameters.start, (np.random.default_rng(0).integers(0, 100, 77),)
+
+    def everything():
+        value, pullback = oracle.vjp(x, sample)
+        y = jnp.array([0.3, -2.0])
+        return oracle.f(x, sample), oracle.grad(x, sample), value, pullback(y), oracle.jac(x, sample)
+
+    at_once = everything()
+    monkeypatch.setattr(oracle_module, "PIECE", 10)  # seven pieces and a rest of seven rows
+    for whole, pieces in zip(at_once, everything(), strict=True):
+        np.testing.assert_allclose(whole, pieces, rtol=1e-5, atol=1e-6)
+
+
+def test_everything_is_the_whole_data_once():
+    oracle = make_oracle(37)
+    assert np.array_equal(oracle.everything()[0], np.arange(37))
+
+
+def test_vjp_is_the_product_with_the_jacobian():
+    oracle = make_oracle()
+    x, sample, y = oracle.parameters.start, (np.arange(20),), jnp.array([1.5, -0.5])
+    np.testing.assert_allclose(oracle.vjp(x, sample)[1](y), oracle.jac(x, sample).T @ y, rtol=1e-5)
+
+
+def test_a_sampler_makes_fresh_rows_for_every_step_and_role():
+    source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 2)), batch_size=4)
+    problem = tr.Problem(lambda x, b: jnp.mean(b @ x), data=source)
+    oracle = oracle_for(problem, Parameters(jnp.ones(2)), [])
+    from tightrope.loop import draw_of
+
+    drawn = [draw_of(oracle, {"a": None, "b": 6}, jax.random.key(0), k)[0] for k in (1, 2)]
+    assert drawn[0]["a"][0].shape == (4, 2)
+    assert drawn[0]["b"][0].shape == (6, 2)
+    assert not np.array_equal(drawn[0]["a"][0], drawn[1]["a"][0])
+    assert not np.array_equal(drawn[0]["a"][0], drawn[0]["b"][0][:4])
+
+
+def test_blocks_of_draws_shrink_as_batches_grow():
+    from tightrope.loop import BLOCK, BLOCK_BYTES, block_length
+
+    for rows in (8, 20_000):
+        source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 100)), batch_size=rows)
+        oracle = oracle_for(tr.Problem(lambda x, b: jnp.mean(b @ x), data=source), Parameters(jnp.ones(100)), [])
+        length = block_length(oracle, {"joint": None}, 1)
+        assert 1 <= length <= BLOCK
+        assert length * rows * 400 <= BLOCK_BYTES + 400 * rows
+    assert length < BLOCK
