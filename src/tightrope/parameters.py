@@ -51,7 +51,7 @@ class Parameters:
             raise ValueError("x0 has no parameters; expected a pytree with at least one array of floats")
         if not np.isfinite(np.asarray(vector)).all():
             raise ValueError("x0 contains NaN or infinity; expected finite numbers")
-        self.start: Float[Array, " n"] = vector
+        self.start: Float[Array, " n"] = jnp.asarray(np.asarray(vector))  # through NumPy: no weak type
         self.size: int = vector.size
         self.dtype = vector.dtype
         leaves, structure = jax.tree.flatten(arrays)

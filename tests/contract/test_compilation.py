@@ -60,6 +60,24 @@ def test_a_new_seed_hyper_parameter_horizon_or_cadence_does_not_trace_again(name
     assert check <= 1
 
 
+@pytest.mark.parametrize(
+    "x0", [jnp.array([0.5, 0.5]), jnp.full(2, 0.5), [jnp.asarray(0.5), 0.5]], ids=["strong", "weak", "scalars"]
+)
+def test_every_program_of_a_run_is_compiled_once(x0, case):
+    """A weakly typed start compiled the loop twice, the second time within the timed part."""
+    method = type(case[2])()
+    problem = tr.Problem(
+        lambda x: sum(jnp.sum(jnp.asarray(p) ** 2) for p in x), tr.at_most(lambda x: -x[0], -0.1, name="first")
+    )
+    tr.solve(problem, x0, method, steps=50)
+    programs = {key[0]: program for key, program in problem.programs.items()}
+    assert programs["run"].start._cache_size() == 1
+    assert programs["run"].advance._cache_size() == 1
+    assert programs["run"].output._cache_size() == 1
+    assert programs["original"].evaluate._cache_size() == 1
+    assert programs["original"].probe._cache_size() == 1
+
+
 def test_a_new_static_choice_does_trace_again():
     objective, problem = counted(tr.at_most(unit_norm, 1.0))
     tr.solve(problem, X0, tr.methods.TruncatedMomentum(), steps=10)

@@ -114,7 +114,7 @@ def to_raw(multipliers: np.ndarray) -> np.ndarray:
 ADAM = optax.scale_by_adam()
 VARIANTS: dict[str, tuple[Callable, Callable, dict]] = {
     "plain": (Plain, Plain, {"primal": optax.identity(), "dual": optax.identity()}),
-    "adam-primal": (Adam, Plain, {"primal": ADAM}),
+    "default": (Adam, Plain, {}),
     "adam-both": (Adam, Adam, {"primal": ADAM, "dual": ADAM}),
 }
 

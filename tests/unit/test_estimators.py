@@ -160,6 +160,18 @@ def test_probes_stay_in_the_set(start):
         assert 0.5 <= found <= top * (1 + 1e-9)
 
 
+def test_the_quotient_is_over_the_distance_that_the_set_allows():
+    gradient = lambda x: 4.0 * x
+    found = smoothness(gradient, Box(-1.0, 1.0).project, jnp.array([0.95]), jnp.array([1.0]), 0.1)
+    np.testing.assert_allclose(found, 4.0, rtol=1e-9)
+
+
+def test_the_largest_quotient_counts_not_the_last():
+    shear = lambda x: jnp.array([0.0, 10.0 * x[0]])
+    found = smoothness(shear, anywhere, jnp.zeros(2), jnp.array([1.0, 0.0]), 0.1)
+    np.testing.assert_allclose(found, 10.0, rtol=1e-9)
+
+
 def test_points_where_the_gradient_is_not_finite_are_passed_over():
     half_line = lambda x: jnp.where(x[0] > 1.0, jnp.nan, 5.0 * x)
     x = jnp.array([0.99, 0.0])
@@ -219,6 +231,12 @@ def test_scales_of_a_known_problem():
                 "penalty_smoothness": 3.0}  # fmt: skip
     for field, value in expected.items():
         np.testing.assert_allclose(getattr(found, field), value, rtol=1e-6, err_msg=field)
+
+
+def test_a_feasible_start_does_not_hide_the_penalty():
+    """The gradient of ½c² vanishes there; the rows still say where it grows."""
+    problem = tr.Problem(lambda x: x @ x, tr.affine(np.array([[1.0, -1.0]]), [0.0]))
+    np.testing.assert_allclose(scales_of(problem, np.ones(2), [1]).penalty_smoothness, 2.0, rtol=1e-6)
 
 
 def test_the_length_is_no_more_than_the_diameter_and_no_less_than_one_elsewhere():

@@ -72,8 +72,7 @@ def test_a_saved_result_comes_back_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "x0",
-    [{"b": [jnp.ones(2), (jnp.ones(1), 2.0)], "a": jnp.ones((2, 2))}, (jnp.ones(1), {"k": jnp.zeros(3)})]
+    "x0", [{"b": [jnp.ones(2), (jnp.ones(1), 2.0)], "a": jnp.ones((2, 2))}, (jnp.ones(1), {"k": jnp.zeros(3)})]
 )
 def test_containers_of_x_survive_saving(tmp_path, x0):
     problem = tr.Problem(lambda x: sum(jnp.sum(jnp.asarray(leaf) ** 2) for leaf in jax.tree.leaves(x)))
