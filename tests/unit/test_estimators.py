@@ -108,8 +108,8 @@ def anywhere(x):
 smoothness = jax.jit(local_smoothness, static_argnums=(0, 1))
 
 
-@pytest.mark.parametrize("n", [1, 3, 10, 40])
-@pytest.mark.parametrize("top", [1e-4, 1.0, 1e5])
+@pytest.mark.parametrize("n", [1, 20])
+@pytest.mark.parametrize("top", [1e-4, 1e5])
 def test_the_smoothness_of_a_quadratic_is_near_its_largest_eigenvalue_and_never_above(n, top):
     rng = np.random.default_rng(n)
     rotation = np.linalg.qr(rng.normal(size=(n, n)))[0]
