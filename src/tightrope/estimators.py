@@ -13,7 +13,7 @@ from .oracle import Oracle, Sample
 
 
 def truncate(v: Float[Array, " n"], radius: Float[Array, ""]) -> Float[Array, " n"]:
-    """The nearest point to v of the ball of this radius around 0."""
+    """The nearest point to v of the ball of this radius around 0; 0 where the square of v's norm overflows."""
     norm = jnp.linalg.norm(v)
     return v * jnp.where(norm > radius, radius / norm, 1.0)
 
@@ -65,7 +65,10 @@ def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Scales:
     rows = oracle.jac(x, sample)
     start = penalty_gradient(x) + jnp.sum(rows, 0)
     penalty = local_smoothness(penalty_gradient, oracle.project, x, start, reach)
-    return Scales(length, size, jnp.maximum(curvature, size / length), jnp.linalg.norm(rows), penalty)
+    smoothness = jnp.maximum(curvature, size / length)
+    flat = jnp.where(penalty > 0, penalty, 1.0)  # a constant objective: anything positive will do
+    smoothness = jnp.where(smoothness > 0, smoothness, flat)
+    return Scales(length, jnp.maximum(size, reach * smoothness), smoothness, jnp.linalg.norm(rows), penalty)
 
 
 def local_smoothness(

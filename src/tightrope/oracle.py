@@ -113,10 +113,6 @@ class Oracle(eqx.Module):
         """The Jacobian J of the constraint rows."""
         return jax.jacrev(self.c)(x, sample)
 
-    def worst(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, ""]:
-        """The largest constraint row; −∞ where there is none."""
-        return jnp.max(self.c(x, sample), initial=-jnp.inf)
-
     # ------------------------------------------------------------------ the set
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:

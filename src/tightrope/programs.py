@@ -73,9 +73,6 @@ class RunPrograms:
             begin = partial(start, jax.tree.unflatten(structure, leaves))
             return (jax.vmap(begin, in_axes=(0, None, 0, None)) if lanes else begin)(method, x, key, steps)
 
-        def advance_run(leaves: list[Array], *arguments: Any) -> tuple[Carry, Array]:
-            return advance(jax.tree.unflatten(structure, leaves), *arguments, lanes=lanes)
-
         def output_of(method: Method, state: Any) -> tuple[Array, Array | None]:
             """The method's output, and its own multipliers of the raw values (None: it has none)."""
 
@@ -85,7 +82,25 @@ class RunPrograms:
 
             return (jax.vmap(one) if lanes else one)(method, state)
 
-        self.start, self.advance, self.output = jax.jit(start_run), jax.jit(advance_run), jax.jit(output_of)
+        self.start, self.output = jax.jit(start_run), jax.jit(output_of)
+        self._oracle, self._lanes = structure, lanes
+        self._advance: dict[Any, Any] = {}
+
+    def advance(self, method: Method, carry: Carry) -> Any:
+        """The loop for a method and a carry of this structure: (numbers of the run, of the carry, three ints) -> carry, k.
+
+        It takes flat lists, because a chunk is called a hundred times a run and pytrees of modules cost more to take apart
+        than the call itself.
+        """
+        run, state = jax.tree.structure((method,)), jax.tree.structure(carry)
+
+        def go(oracle: list[Array], method: list[Array], carry: list[Array], key: Array, steps: Array) -> Any:
+            (one,) = jax.tree.unflatten(run, method)
+            arguments = one, jax.tree.unflatten(state, carry), key, steps[0], steps[1], steps[2]
+            carry, k = advance(jax.tree.unflatten(self._oracle, oracle), *arguments, lanes=self._lanes)
+            return jax.tree.leaves(carry), k
+
+        return self._advance.setdefault((run, state), jax.jit(go))
 
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:

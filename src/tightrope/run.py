@@ -69,7 +69,9 @@ class Run:
         self._asked, method = method, as_arrays(method, parameters.dtype)
         self.method, self.carry = self._programs.start(self._leaves, method, x, self._key, np.int32(steps))
         self._each_step = constant_counts(problem, fitted, self.method, self.carry, lanes)
-        self._no_counts = jax.tree.map(np.zeros_like, jax.device_get(self.carry.counts))
+        self._advance = self._programs.advance(self.method, self.carry)
+        self._numbers = self._leaves, jax.tree.leaves(self.method)
+        self._no_counts = jax.tree.map(jnp.zeros_like, self.carry.counts)
         self.k, self.seconds, self.diverged = 1, 0.0, False
         self.calls = [dict.fromkeys(Info._fields, 0) for _ in seeds]
         self.histories = [History({}) for _ in seeds]
@@ -100,10 +102,10 @@ class Run:
 
     def _go(self, first: int, last: int) -> int:
         """Steps first … last − 1; the number of the next step."""
-        numbers = np.int32(first), np.int32(last), np.int32(self.steps)
-        carry = self.carry._replace(counts=self._no_counts)
-        advanced = self._programs.advance(self._leaves, self.method, carry, self._key, *numbers)
-        self.carry, k = jax.block_until_ready(advanced)
+        carry, structure = jax.tree.flatten(self.carry._replace(counts=self._no_counts))
+        steps = np.array([first, last, self.steps], np.int32)
+        carry, k = jax.block_until_ready(self._advance(*self._numbers, carry, self._key, steps))
+        self.carry = jax.tree.unflatten(structure, carry)
         return int(k)
 
     def advance(self) -> None:

@@ -84,18 +84,21 @@ def choice(default: str, *options: str) -> Any:
 class Method(eqx.Module):
     """An algorithm: an immutable pytree of hyper-parameters with `init`, `step` and `output`.
 
-    A subclass declares `accepts`, `uses_horizon` (whether its iterates depend on `steps`), `reference` and `guarantee`;
-    its State has a field `x`, the current iterate.
+    A subclass declares `accepts`, `reference`, `guarantee` and `cost`; its State has a field `x`, the current iterate.
     """
 
     accepts: ClassVar[Accepts]
-    uses_horizon: ClassVar[bool] = False
     reference: ClassVar[str]
     """Paper and equation."""
     guarantee: ClassVar[str]
     """What is proved, at which rate."""
     cost: ClassVar[str]
     """Oracle calls of one step."""
+
+    @property
+    def uses_horizon(self) -> bool:
+        """Whether the iterates depend on how many steps the run will take."""
+        return False
 
     def roles(self) -> dict[str, int | None]:
         """The independent samples a step needs: {name: batch size}; None: each source's own."""

@@ -15,7 +15,8 @@ Only the subgradient that is used is computed. Rules:
 | E1, ε_t | `tolerance` | η_t, E2 | `step_size` |
 | ζ | `direction` | Σ η over recorded t | `weight` |
 
-Where constraints have data, the value that decides is the mean over a sample drawn independently of the subgradients'
+Of several rows the largest at the deciding sample is the one to step along: its subgradient on the other sample is then
+unbiased, which that of the largest row on its own sample is not. Where constraints have data, the value that decides is the mean over a sample drawn independently of the subgradients'
 (Algorithm 2, whose else-branch adds t to J, not to I as printed); `values='exact'` passes over all data instead (A.6).
 
 Output I is an x_t with t in I, Output II with t in I ∪ J, each with probability ∝ η_t over recorded t, kept on line: x_t
@@ -88,6 +89,10 @@ class SwitchingSubgradient(Method):
         if self.value_batch is not None:
             positive_int("SwitchingSubgradient", "value_batch", self.value_batch)
 
+    @property
+    def uses_horizon(self) -> bool:
+        return self.rule != "diminishing" and None in (self.step_size, self.tolerance)
+
     def roles(self) -> dict[str, int | None]:
         return {"subgradient": None} | ({"value": self.value_batch} if self.values == "sampled" else {})
 
@@ -114,14 +119,15 @@ class SwitchingSubgradient(Method):
         rows = oracle.c(x, deciding)
         value = jnp.max(rows, initial=-jnp.inf)
         feasible = value <= self.tolerance / decay
-        direction = jax.lax.cond(feasible, lambda: oracle.grad(x, sample), lambda: jax.grad(oracle.worst)(x, sample))
+        worst = jnp.zeros_like(rows).at[jnp.argmax(rows)].set(1.0) if rows.size else rows
+        direction = jax.lax.cond(feasible, lambda: oracle.grad(x, sample), lambda: oracle.vjp(x, sample)[1](worst))
         step_size = self.step_size / decay
         if self.rule == "switching":
             square = direction @ direction
             polyak = jnp.where(square > 0, value / jnp.where(square > 0, square, 1.0), 0.0)  # a zero subgradient: stay
             step_size = jnp.where(feasible, step_size, polyak)
         new = oracle.project(x - step_size * direction)
-        state = self._record(state, draw, step_size, feasible, rows, value)
+        state = self._record(state, draw, step_size, feasible, worst, value)
         info = Info(
             feasible.astype(jnp.int32),
             1 + (~feasible).astype(jnp.int32),
@@ -135,26 +141,21 @@ class SwitchingSubgradient(Method):
         )
         return state._replace(x=new), info
 
-    def _record(self, state: State, draw: Draw, step_size: Hyper, feasible: Array, rows: Array, value: Array) -> State:
-        """The on-line sampling of Outputs I and II over the pre-step x_t, t ≥ S."""
+    def _record(self, state: State, draw: Draw, step_size: Hyper, feasible: Array, worst: Array, value: Array) -> State:
+        """The on-line sampling of Outputs I and II over the pre-step x_t, t ≥ S; before S all weights are zero."""
         x = state.x
-        start = draw.steps // 2 if self.rule == "diminishing" else 0
-        recorded = draw.k > start
-        gained = jnp.where(recorded, step_size, 0.0)
-        on_objective, on_constraints = jnp.where(feasible, gained, 0.0), jnp.where(feasible, 0.0, gained)
-        chosen = on_objective if self.output_rule == "I" else gained
-        weight = state.weight + chosen
-        take = (chosen > 0) & (draw.uniform * weight < chosen)
-        row_weights = state.row_weights
-        if row_weights.size:
-            row_weights = row_weights + on_constraints * (jnp.arange(rows.size) == jnp.argmax(rows))
+        recorded = 2 * (draw.k - 1) >= draw.steps if self.rule == "diminishing" else jnp.bool_(True)
+        on_objective, on_constraints = jnp.where(feasible, step_size, 0.0), jnp.where(feasible, 0.0, step_size)
+        chosen = on_objective if self.output_rule == "I" else on_objective + on_constraints
+        weight = jnp.where(recorded, state.weight + chosen, 0.0)
+        take = recorded & (chosen > 0) & (draw.uniform * weight < chosen)
         less = value < state.least_value
         return State(
             x,
             jnp.where(take, x, state.picked),
             weight,
-            state.objective_weight + on_objective,
-            row_weights,
+            jnp.where(recorded, state.objective_weight + on_objective, 0.0),
+            jnp.where(recorded, state.row_weights + on_constraints * worst, 0.0),
             jnp.where(less, x, state.least),
             jnp.where(less, value, state.least_value),
         )
