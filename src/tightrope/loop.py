@@ -35,6 +35,25 @@ class Carry(NamedTuple):
     counts: dict[str, Int[Array, ""]]
 
 
+class Snapshots(NamedTuple):
+    """The iterate, the average and the counts at each record of a chunk; the last row takes what is no record."""
+
+    x: Float[Array, "records n"]
+    average: Float[Array, "records n"]
+    counts: dict[str, Int[Array, " records"]]
+
+
+def _room(carry: Carry, records: int) -> Snapshots:
+    """Room for this many records."""
+    kept = Snapshots(carry.state.x, carry.average, carry.counts)
+    return jax.tree.map(lambda a: jnp.zeros((records + 1, *a.shape), a.dtype), kept)
+
+
+def _snap(snapshots: Snapshots, carry: Carry, place: Array) -> Snapshots:
+    kept = Snapshots(carry.state.x, carry.average, carry.counts)
+    return jax.tree.map(lambda room, a: jax.lax.dynamic_update_index_in_dim(room, a, place, 0), snapshots, kept)
+
+
 def draw_of(oracle: Oracle, roles: dict[str, int | None], key: Array, k: Int[Array, ""]) -> tuple[Any, Array]:
     """The samples of every role and the uniform number of step k, from fold_in(seed, k) alone."""
     keys = jax.random.split(jax.random.fold_in(key, k), len(roles) + 1)
@@ -86,13 +105,16 @@ def advance(
     first: Int[Array, ""],
     last: Int[Array, ""],
     steps: Int[Array, ""],
+    every: Int[Array, ""],
     *,
     lanes: bool,
-) -> tuple[Carry, Int[Array, ""]]:
-    """Steps first … last − 1, or up to the first whose iterate is not finite; returns the next step's number.
+    records: int,
+) -> tuple[Carry, Snapshots, Int[Array, ""]]:
+    """Steps first … last − 1, or up to the first whose iterate is not finite; the next step's number comes last.
 
-    With `lanes`, method, carry and key have a leading axis, one entry a run: a run that diverges keeps its last finite
-    state while the others go on.
+    Where the number of steps taken is a multiple of `every` a snapshot is kept; there may be `records` of them. With
+    `lanes`, method, carry and key have a leading axis, one entry a run: a run that diverges keeps its last finite state
+    while the others go on.
     """
     roles = method.roles()
     take_step = partial(_step, oracle, steps)
@@ -103,22 +125,29 @@ def advance(
         draws = jax.vmap(draws, in_axes=(0, None, None), out_axes=1)
 
     def going(carry: Carry, k: Array, end: Array) -> Array:
-        return (k < end) & jnp.any(carry.ok)
+        return (k < end) & (jnp.any(carry.ok) if lanes else carry.ok)
 
-    def block(carried: tuple[Carry, Array]) -> tuple[Carry, Array]:
-        begin = carried[1] // length * length
+    def block(carried: tuple[Carry, Snapshots, Array]) -> tuple[Carry, Snapshots, Array]:
+        """Steps up to the end of a block of draws or the next record, whichever comes first."""
+        carry, snapshots, k = carried
+        begin = k // length * length
         drawn = draws(key, begin, length)
-        end = jnp.minimum(last, begin + length)
+        end = jnp.minimum(jnp.minimum(last, begin + length), ((k - 1) // every + 1) * every + 1)
 
         def one(carried: tuple[Carry, Array]) -> tuple[Carry, Array]:
             carry, k = carried
             row = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, k - begin, keepdims=False), drawn)
             carry = take_step(method, carry, key, row, k)
-            return carry, k + carry.ok if not lanes else k + 1
+            return carry, k + 1 if lanes else k + carry.ok
 
-        return jax.lax.while_loop(lambda carried: going(*carried, end), one, carried)
+        carry, k = jax.lax.while_loop(lambda carried: going(*carried, end), one, (carry, k))
+        number = (k - 1) // every - (first - 1) // every - 1
+        place = jnp.where(((k - 1) % every == 0) & (number >= 0), number, records)
+        return carry, _snap(snapshots, carry, place), k
 
-    return jax.lax.while_loop(lambda carried: going(*carried, last), block, (carry, first))
+    return jax.lax.while_loop(
+        lambda carried: going(carried[0], carried[2], last), block, (carry, _room(carry, records), first)
+    )
 
 
 def _draw_block(oracle: Oracle, roles: dict[str, int | None], key: Array, begin: Array, length: int) -> Any:

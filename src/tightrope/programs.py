@@ -86,21 +86,23 @@ class RunPrograms:
         self._oracle, self._lanes = structure, lanes
         self._advance: dict[Any, Any] = {}
 
-    def advance(self, method: Method, carry: Carry) -> Any:
-        """The loop for a method and a carry of this structure: (numbers of the run, of the carry, three ints) -> carry, k.
+    def advance(self, method: Method, carry: Carry, records: int) -> Any:
+        """The loop for a method and a carry of this structure, with room for this many records in a call.
 
-        It takes flat lists, because a chunk is called a hundred times a run and pytrees of modules cost more to take apart
-        than the call itself.
+        It maps the numbers of the oracle, the method and the carry, the key and four ints (first and last step, horizon,
+        cadence) to the carry's numbers, the snapshots and the next step. Flat lists, because it is called often and
+        pytrees of modules cost more to take apart than the call itself.
         """
-        run, state = jax.tree.structure((method,)), jax.tree.structure(carry)
+        method_structure, carry_structure = jax.tree.structure((method,)), jax.tree.structure(carry)
 
-        def go(oracle: list[Array], method: list[Array], carry: list[Array], key: Array, steps: Array) -> Any:
-            (one,) = jax.tree.unflatten(run, method)
-            arguments = one, jax.tree.unflatten(state, carry), key, steps[0], steps[1], steps[2]
-            carry, k = advance(jax.tree.unflatten(self._oracle, oracle), *arguments, lanes=self._lanes)
-            return jax.tree.leaves(carry), k
+        def go(oracle: list[Array], numbers: list[Array], state: list[Array], key: Array, steps: Array) -> Any:
+            (one,) = jax.tree.unflatten(method_structure, numbers)
+            arguments = one, jax.tree.unflatten(carry_structure, state), key, *steps
+            whole = jax.tree.unflatten(self._oracle, oracle)
+            advanced, snapshots, k = advance(whole, *arguments, lanes=self._lanes, records=records)
+            return jax.tree.leaves(advanced), snapshots, k
 
-        return self._advance.setdefault((run, state), jax.jit(go))
+        return self._advance.setdefault((method_structure, carry_structure, records), jax.jit(go))
 
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from .certify import by_constraint, certify_point
 from .data import Dataset
 from .evaluation import Evaluation, choose, evaluation_sample, largest, merit
+from .loop import Snapshots
 from .methods.base import Info, Method, as_arrays, constants
 from .oracle import Oracle
 from .parameters import Parameters
@@ -33,6 +34,18 @@ from .validate import check_values
 CHUNK_SECONDS = 0.5
 """A chunk is meant to take this long, so that Ctrl-C is heard within a second."""
 FIRST_CHUNK, GROWTH = 16, 8
+RECORDS_A_CHUNK, SNAPSHOT_NUMBERS = 32, 4_000_000
+"""A chunk goes through as many records where nobody waits for each, if their snapshots have no more numbers than this."""
+
+
+class Moment(NamedTuple):
+    """A run at a record: the next step, and for every lane the iterate, the average and the calls so far."""
+
+    k: int
+    seconds: float
+    x: Float[np.ndarray, "lanes n"]
+    average: Float[np.ndarray, "lanes n"]
+    calls: list[dict[str, int]]
 
 
 class Run:
@@ -51,6 +64,7 @@ class Run:
         stop: Stop | None,
         lanes: bool = False,
         warm: Result | None = None,
+        watched: bool = False,
     ):
         self.problem, self.parameters, self.steps, self.seeds = problem, parameters, steps, seeds
         self.record, self.lanes, self.name = record, lanes, type(method).__name__
@@ -69,7 +83,9 @@ class Run:
         self._asked, method = method, as_arrays(method, parameters.dtype)
         self.method, self.carry = self._programs.start(self._leaves, method, x, self._key, np.int32(steps))
         self._each_step = constant_counts(problem, fitted, self.method, self.carry, lanes)
-        self._advance = self._programs.advance(self.method, self.carry)
+        room = max(1, min(RECORDS_A_CHUNK, SNAPSHOT_NUMBERS // (2 * self.carry.average.size)))
+        self._advance = self._programs.advance(self.method, self.carry, room)
+        self._records = 1 if watched or self._may_stop else room
         self._numbers = self._leaves, jax.tree.leaves(self.method)
         self._no_counts = jax.tree.map(jnp.zeros_like, self.carry.counts)
         self.k, self.seconds, self.diverged = 1, 0.0, False
@@ -100,44 +116,59 @@ class Run:
 
     # ------------------------------------------------------------------ going on
 
-    def _go(self, first: int, last: int) -> int:
-        """Steps first … last − 1; the number of the next step."""
+    def _go(self, first: int, last: int) -> tuple[int, Snapshots]:
+        """Steps first … last − 1; the number of the next step, and the records on the way."""
         carry, structure = jax.tree.flatten(self.carry._replace(counts=self._no_counts))
-        steps = np.array([first, last, self.steps], np.int32)
-        carry, k = jax.block_until_ready(self._advance(*self._numbers, carry, self._key, steps))
+        steps = np.array([first, last, self.steps, self.record.every], np.int32)
+        carry, snapshots, k = jax.block_until_ready(self._advance(*self._numbers, carry, self._key, steps))
         self.carry = jax.tree.unflatten(structure, carry)
-        return int(k)
+        return int(k), snapshots
 
-    def advance(self) -> None:
-        """One chunk: towards the next record, for about CHUNK_SECONDS."""
-        before, first = self.carry, self.k
-        last = min(self._next_record(), first - 1 + self._chunk) + 1
+    def advance(self) -> list[Moment]:
+        """One chunk, for about CHUNK_SECONDS and no more records than there is room for; the moments to record."""
+        before, first, every = self.carry, self.k, self.record.every
+        last = min(((first - 1) // every + self._records) * every, self.steps, first - 1 + self._chunk) + 1
         began = time.perf_counter()
-        self.k = self._go(first, last)
+        self.k, snapshots = self._go(first, last)
         took = time.perf_counter() - began
-        self.seconds += took
         self._chunk = max(1, min(self._chunk * GROWTH, int(CHUNK_SECONDS * (last - first) / max(took, 1e-9))))
         if not self.lanes and not bool(self.carry.ok):
             self.diverged, self.carry = True, before
             self._go(first, self.k)  # the same steps again, up to the one before
-        self._count(self.k - first)
+        moments = self._moments(first, took, jax.device_get(snapshots))
+        self.seconds += took
+        self.calls = self._calls_after(self.k - first, jax.device_get(self.carry.counts))
+        if self.k > self.steps and self.steps % every and not self.diverged:
+            moments.append(self.now())
+        return moments
 
-    def _next_record(self) -> int:
-        every = self.record.every
-        return min(((self.k - 1) // every + 1) * every, self.steps)
+    def _moments(self, first: int, took: float, snapshots: Snapshots) -> list[Moment]:
+        """The records of a chunk; seconds within it are shared out evenly."""
+        every, before = self.record.every, (first - 1) // self.record.every
+        found = []
+        for number in range((self.k - 1) // every - before):
+            done = (before + number + 1) * every
+            calls = self._calls_after(done + 1 - first, jax.tree.map(lambda a, i=number: a[i], snapshots.counts))
+            seconds = self.seconds + took * (done + 1 - first) / max(self.k - first, 1)
+            points = self._points(snapshots.x[number]), self._points(snapshots.average[number])
+            found.append(Moment(done + 1, seconds, *points, calls))
+        return found
 
-    def _count(self, steps: int) -> None:
-        varying = jax.device_get(self.carry.counts)
-        for lane, calls in enumerate(self.calls):
-            for name, count in self._each_step.items():
-                calls[name] += count * steps
-            for name, count in varying.items():
-                calls[name] += int(count[lane] if self.lanes else count)
+    def _calls_after(self, steps: int, varying: dict[str, Any]) -> list[dict[str, int]]:
+        """The calls of every lane, this many steps after the last chunk; `varying` are the counts that differ."""
+        each = self._each_step
+        return [
+            {name: n + steps * each.get(name, 0) + self._lane(varying.get(name, 0), i) for name, n in calls.items()}
+            for i, calls in enumerate(self.calls)
+        ]
 
-    @property
-    def at_record(self) -> bool:
-        """Whether the last step taken is one to record."""
-        return not self.diverged and ((self.k - 1) % self.record.every == 0 or self.k > self.steps)
+    def _lane(self, count: Any, lane: int) -> int:
+        return int(np.reshape(count, -1)[lane if self.lanes and np.size(count) > 1 else 0])
+
+    def now(self) -> Moment:
+        """The run as it is."""
+        points = self._points(self.carry.state.x), self._points(self.carry.average)
+        return Moment(self.k, self.seconds, *points, self.calls)
 
     def status(self, interrupts: Interrupts) -> Status | None:
         """Why the run ends here; None where it goes on."""
@@ -162,18 +193,17 @@ class Run:
         split = [Evaluation(*(column[i] for column in found)) for i in range(len(points))]
         return [split[i : i + len(candidates)] for i in range(0, len(split), len(candidates))]
 
-    def make_record(self) -> list[dict[str, Any]]:
+    def make_record(self, moment: Moment) -> list[dict[str, Any]]:
         """Evaluate the iterate and the average, remember the best, append a row to every history; the rows, with x."""
-        points = self._points(self.carry.state.x), self._points(self.carry.average)
-        evaluated = self._evaluate(*points)
+        evaluated = self._evaluate(moment.x, moment.average)
         if not self._scales:
             self._scales = [(largest(e.violations), float(e.gradient_norm), float(e.objective)) for e, _ in evaluated]
         rows = []
-        for lane, candidates in enumerate(evaluated):
-            for which, evaluation in enumerate(candidates):
-                self._compare(lane, evaluation, points[which][lane])
-            x = self.parameters.unravel(jnp.asarray(points[0][lane]))
-            row = self._row(lane, candidates[0]) | self._metrics(x)
+        for lane, (iterate, average) in enumerate(evaluated):
+            self._compare(lane, iterate, moment.x[lane])
+            self._compare(lane, average, moment.average[lane])
+            x = self.parameters.unravel(jnp.asarray(moment.x[lane]))
+            row = self._row(moment, lane, iterate) | self._metrics(x)
             self.histories[lane].append(row)
             rows.append(row | {"x": x})
         return rows
@@ -186,14 +216,14 @@ class Run:
             self._best_objective[lane], self._best_violations[lane] = evaluation.objective, evaluation.violations
             self._best[lane] = point
 
-    def _row(self, lane: int, evaluation: Evaluation) -> dict[str, float]:
-        samples, source = self.calls[lane]["samples"], self.problem.data
+    def _row(self, moment: Moment, lane: int, evaluation: Evaluation) -> dict[str, float]:
+        samples, source = moment.calls[lane]["samples"], self.problem.data
         violations = {n: largest(evaluation.violations[entries]) for n, entries in self.original.slices().items()}
         return {
-            "step": self.k - 1,
+            "step": moment.k - 1,
             "samples": samples,
             "epochs": samples / source.size if isinstance(source, Dataset) else math.nan,
-            "seconds": self.seconds,
+            "seconds": moment.seconds,
             "objective": float(evaluation.objective),
             "violation": max(violations.values(), default=0.0),
             "stationarity": float(evaluation.stationarity),

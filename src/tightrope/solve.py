@@ -20,7 +20,7 @@ from .progress import Interrupts, progress_bar
 from .record import Record, Stop, as_record
 from .reformulate import check_accepts
 from .result import Result, Status
-from .run import Run
+from .run import Moment, Run
 from .validate import check_functions, check_seed
 
 logger = logging.getLogger("tightrope")
@@ -80,7 +80,18 @@ def solve(
     record = as_record(record, steps)
     if stop is not None and not isinstance(stop, Stop):
         raise TypeError(f"solve: stop must be a tightrope.Stop, got {type(stop).__name__}")
-    run = Run(problem, parameters, sizes, method, steps=steps, seeds=[seed], record=record, stop=stop, warm=warm_start)
+    run = Run(
+        problem,
+        parameters,
+        sizes,
+        method,
+        steps=steps,
+        seeds=[seed],
+        record=record,
+        stop=stop,
+        warm=warm_start,
+        watched=callback is not None,
+    )
     keeper = _keeper(checkpoint, run, problem, parameters, method, seed, steps)
     notes = [reason] if reason else []
     if warm_start is None and run.moved:
@@ -139,21 +150,20 @@ def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Call
     with progress_bar(progress, run.steps, run.name) as show, Interrupts() as interrupts:
         try:
             if not run.recorded:
-                _tell(run, callback, show)
+                _tell(run, run.now(), callback, show)
             while (status := run.status(interrupts)) is None:
-                run.advance()
-                if run.at_record:
-                    _tell(run, callback, show)
-                    if keeper is not None and keeper.due():
-                        keeper.save(run.k - 1, run.arrays(), run.notes())
+                for moment in run.advance():
+                    _tell(run, moment, callback, show)
+                if keeper is not None and keeper.due():
+                    keeper.save(run.k - 1, run.arrays(), run.notes())
         finally:  # also where the callback or a second Ctrl-C raises: nothing is lost
             if keeper is not None:
                 keeper.save(run.k - 1, run.arrays(), run.notes())
     return status
 
 
-def _tell(run: Run, callback: Callable[..., None] | None, show: Callable[[int, str], None]) -> None:
-    row = run.make_record()[0]
-    show(run.k - 1, f"objective {row['objective']:.4g}  violation {row['violation']:.2g}")
+def _tell(run: Run, moment: Moment, callback: Callable[..., None] | None, show: Callable[[int, str], None]) -> None:
+    row = run.make_record(moment)[0]
+    show(moment.k - 1, f"objective {row['objective']:.4g}  violation {row['violation']:.2g}")
     if callback is not None:
         callback(row)

@@ -161,11 +161,8 @@ def _lanes(
 
 def _finish(run: Run) -> list[Result]:
     with Interrupts() as interrupts:
-        run.make_record()
-        status = run.status(interrupts)
-        while status is None:
-            run.advance()
-            if run.at_record:
-                run.make_record()
-            status = run.status(interrupts)
+        run.make_record(run.now())
+        while (status := run.status(interrupts)) is None:
+            for moment in run.advance():
+                run.make_record(moment)
     return run.finish(status, [])

@@ -15,8 +15,9 @@ Only the subgradient that is used is computed. Rules:
 | E1, ε_t | `tolerance` | η_t, E2 | `step_size` |
 | ζ | `direction` | Σ η over recorded t | `weight` |
 
-Of several rows the largest at the deciding sample is the one to step along: its subgradient on the other sample is then
-unbiased, which that of the largest row on its own sample is not. Where constraints have data, the value that decides is the mean over a sample drawn independently of the subgradients'
+Of several rows the largest at the deciding sample is the one to step along: its subgradient on the other sample is
+then unbiased, which that of the largest row on its own sample is not. Where constraints have data, the value that decides
+is the mean over a sample drawn independently of the subgradients'
 (Algorithm 2, whose else-branch adds t to J, not to I as printed); `values='exact'` passes over all data instead (A.6).
 
 Output I is an x_t with t in I, Output II with t in I ∪ J, each with probability ∝ η_t over recorded t, kept on line: x_t
