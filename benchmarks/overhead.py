@@ -51,7 +51,7 @@ def draws(key: Any, first: Any, rows: int, batch: int) -> Any:
 
     def one(k: Any) -> Any:
         keys = jax.random.split(jax.random.fold_in(key, k), 2)
-        words = jax.random.bits(jax.random.split(keys[0], 1)[0], (batch,))
+        words = jax.random.bits(jax.random.split(keys[0], 1)[0], (batch,), "uint32")
         return (words % np.uint32(rows)).astype(jnp.int32), jax.random.uniform(keys[1])
 
     return jax.vmap(one)(first + jnp.arange(BLOCK))

@@ -8,10 +8,6 @@ from .problem import Problem
 
 def choose(problem: Problem) -> tuple[Method, str]:
     """The method for this problem and why."""
-    if any(constraint.data is not None for constraint in problem.constraints):
-        return (
-            GradientDescentAscent(),
-            "constraints have data, so descent-ascent on the Lagrangian, which needs no exact values",
-        )
-    kind = "constraints are deterministic" if problem.constraints else "there are no constraints"
-    return TruncatedMomentum(), f"{kind}, so truncated momentum with an exact penalty"
+    if problem.constraints:
+        return GradientDescentAscent(), "there are constraints, so descent-ascent on the Lagrangian"
+    return TruncatedMomentum(), "there are no constraints, so recursive momentum on the objective"

@@ -55,7 +55,7 @@ class Dataset:
         """Row numbers, independent and uniform (to 2^-12 relative: one random word a row, two where that is too coarse)."""
         if self.size > 2**20:
             return jax.random.randint(key, (rows,), 0, self.size)
-        return (jax.random.bits(key, (rows,)) % np.uint32(self.size)).astype(jnp.int32)
+        return (jax.random.bits(key, (rows,), "uint32") % np.uint32(self.size)).astype(jnp.int32)
 
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
         """The rows that a sample names; `arrays` are passed in so that compiled programs take data as arguments."""

@@ -58,7 +58,7 @@ def draw_of(oracle: Oracle, roles: dict[str, int | None], key: Array, k: Int[Arr
     """The samples of every role and the uniform number of step k, from fold_in(seed, k) alone."""
     keys = jax.random.split(jax.random.fold_in(key, k), len(roles) + 1)
     samples = {name: oracle.draw(keys[i], rows) for i, (name, rows) in enumerate(sorted(roles.items()))}
-    return samples, jax.random.uniform(keys[-1])
+    return samples, jax.random.uniform(keys[-1], dtype=jnp.float32)  # the same number in every precision
 
 
 def block_length(oracle: Oracle, roles: dict[str, int | None], lanes: int) -> int:

@@ -62,7 +62,7 @@ def solve(
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
         >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
-        >>> result = tr.solve(problem, jnp.array([1.0, 0.0]), steps=2000)
+        >>> result = tr.solve(problem, jnp.array([1.0, 0.0]), steps=5000)
         >>> result.certificate.verdict
         'feasible'
     """

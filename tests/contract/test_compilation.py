@@ -12,6 +12,8 @@ import pytest
 
 import tightrope as tr
 from conftest import X0, loss, points, unit_norm
+from tightrope.parameters import Parameters
+from tightrope.run import Run
 
 
 class CountedObjective:
@@ -108,7 +110,7 @@ def test_data_are_arguments_and_not_constants_of_the_program():
     run = Run(
         problem, Parameters(X0), [], tr.methods.TruncatedMomentum(), steps=5, seeds=[0], record=tr.Record(5), stop=None
     )
-    steps = np.array([1, 2, 5], np.int32)
+    steps = np.array([1, 2, 5, 5], np.int32)
     text = run._advance.lower(*run._numbers, jax.tree.leaves(run.carry), run._key, steps).as_text()
     assert "tensor<5000x4xf32>" in text  # the data is there, as an argument
     assert len(text) < 200_000  # a constant of 20,000 numbers would be written out

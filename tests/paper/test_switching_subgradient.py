@@ -272,11 +272,6 @@ TWO_RANDOM = RANDOM._replace(
 )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="SwitchingSubgradient takes the row that is largest on the subgradient's own sample, not the row that decided: "
-    "E ξ_g is then no subgradient of max_i E g_i (Assumption A.3), and the multipliers credit another row",
-)
 @pytest.mark.parametrize("values", ["exact", "sampled"])
 def test_the_row_whose_value_decided_is_the_row_that_is_stepped_along(values):
     method = method_of("static", values=values, value_batch=VALUE_BATCH)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 
 import tightrope as tr
 from conftest import fair_problem, loss, parity, points
-from tightrope import certify as certify_module
+
+certify_module = sys.modules["tightrope.certify"]  # the function of that name hides it
 
 
 def test_finite_data_gives_exact_numbers_of_the_whole_data():

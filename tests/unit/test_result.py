@@ -14,7 +14,7 @@ from conftest import X0, fair_problem, sphere_problem
 
 def some_result():
     record = tr.Record(25, metrics={"norm": lambda w, batch: jnp.linalg.norm(w)})
-    return tr.solve(sphere_problem(), X0, steps=100, record=record)
+    return tr.solve(sphere_problem(), X0, tr.methods.TruncatedMomentum(), steps=100, record=record)
 
 
 def test_a_history_has_one_row_a_record_and_one_column_a_quantity():
@@ -65,7 +65,7 @@ def test_a_saved_result_comes_back_as_it_was(tmp_path):
     again = tr.load(tmp_path / "result.npz")
     assert np.array_equal(again.x, result.x)
     assert str(again) == str(result)
-    assert again.certificate == result.certificate or str(again.certificate) == str(result.certificate)
+    assert str(again.certificate) == str(result.certificate)
     assert again.history.to_pandas().equals(result.history.to_pandas())
     assert again.settings == result.settings
     assert list(tmp_path.iterdir()) == [tmp_path / "result.npz"]  # nothing half-written is left

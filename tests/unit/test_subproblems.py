@@ -109,10 +109,6 @@ def test_an_ill_conditioned_linear_solve_is_exact_to_rounding():
     np.testing.assert_allclose(y, solution, atol=1e-6)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="bounded_quadratic: the primal-dual active set cycles, and 5 sweeps of coordinate descent do not repair it",
-)
 @pytest.mark.parametrize("m", [3, 20])
 def test_ill_conditioned_bounded_quadratics_are_minimised(m):
     """Condition up to 1e8; the minimum is what counts."""
@@ -261,11 +257,6 @@ def test_with_a_set_multipliers_and_normal_are_found_jointly(name):
     assert (used > 3) == (name != "ball inside")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="kkt_multipliers: 30 turns of block descent do not converge where a row is not far from the normal cone: "
-    "a budget over many entries at their bounds; the stationarity reported is too large",
-)
 @pytest.mark.parametrize("n", [10, 50])
 def test_a_budget_with_a_sparse_solution_is_stationary(n):
     """Min −aᵀx, Σx ≤ 1, x ≥ 0: x = e_1 is the solution, with multiplier a_1 = 1."""
@@ -319,11 +310,6 @@ def test_the_two_sides_of_a_band_are_told_apart(dtype):
         np.testing.assert_allclose(left, residual, atol=atol)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="kkt_multipliers: with more inequalities than variables bounded_quadratic often ends far from the minimum, "
-    "even above the value at λ = 0: the stationarity reported is wrong",
-)
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize(("m", "n"), [(10, 4)])
 def test_more_inequalities_than_variables_are_no_obstacle(m, n, dtype):
