@@ -65,7 +65,8 @@ class TruncatedMomentum(Method):
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
         >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
-        >>> result = tr.solve(problem, jnp.ones(2), tr.methods.TruncatedMomentum(), steps=20_000)
+        >>> method = tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, radius=10.0)
+        >>> result = tr.solve(problem, jnp.ones(2), method, steps=5000)
         >>> bool(abs(result.x @ result.x - 1.0) < 0.05)
         True
     """
