@@ -88,7 +88,7 @@ class Keeper:
             raise self._damaged(error) from error
         if notes["fingerprint"] != self._mark:
             raise ValueError(
-                f"checkpoint: the folder {self.folder} holds a run of another problem, method, seed or number of steps; "
+                f"checkpoint: the folder {self.folder} holds a run of another problem, method, seed or cadence; "
                 "choose another folder, or delete it to start anew"
             )
         leaves, structure = jax.tree.flatten(like)

@@ -78,12 +78,7 @@ def start(
     method = method.fill(oracle, x, draw)
     state = method.init(oracle, x, draw, steps)
     counts = {name: jnp.int32(0) for name in varying_counts(oracle, method, state, draw)}
-    return jax.tree.map(_strong, (method, Carry(state, x, jnp.bool_(True), counts)))
-
-
-def _strong(a: Array) -> Array:
-    """The array without a weak type: the loop returns none, and taking one in would compile it a second time."""
-    return jax.lax.convert_element_type(a, a.dtype)
+    return method, Carry(state, x, jnp.bool_(True), counts)
 
 
 def info_shape(oracle: Oracle, method: Method, state: Any, draw: Draw) -> Info:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -16,6 +17,8 @@ import pytest
 
 import tightrope as tr
 from conftest import X0, fair_problem, iterates, points, sphere_problem
+from tightrope.parameters import Parameters
+from tightrope.run import Run
 
 PLAIN = optax.identity()
 
@@ -100,6 +103,34 @@ def test_divergence_ends_the_run_with_the_iterate_before_it(record):
     assert f"step {len(expected)} gave" in result.message
     if record == 1:
         np.testing.assert_allclose(seen[max(seen)], expected[-1], rtol=1e-4)
+
+
+def diverging_run(steps, lanes=False):
+    """X ← x + 2x³ from ½: the iterates in NumPy, and a run of them."""
+    expected, x = [], np.full(2, 0.5, np.float32)
+    with np.errstate(over="ignore"):
+        while np.isfinite(x).all():
+            expected.append(x)
+            x = x + np.float32(2.0) * x**3
+    method = tr.methods.GradientDescentAscent(step_size=0.5, dual_step_size=1.0, decay=0.0, primal=PLAIN)
+    options = {"steps": steps, "seeds": [0], "record": tr.Record(steps), "stop": None, "lanes": lanes}
+    if lanes:
+        method = jax.tree.map(lambda a: jnp.asarray(a)[None], method)
+    return expected, Run(tr.Problem(growing), Parameters(jnp.full(2, 0.5)), [], method, **options)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+@pytest.mark.parametrize("lanes", [False, True])
+def test_the_last_finite_iterate_is_kept_however_the_run_was_cut(chunk, lanes):
+    expected, run = diverging_run(100, lanes)
+    while not run.diverged and np.asarray(run.carry.ok).all():
+        run._chunk = chunk
+        run.advance()
+    np.testing.assert_allclose(np.reshape(run.carry.state.x, -1), expected[-1], rtol=1e-4)
+    assert np.isfinite(run.carry.average).all()
+    if not lanes:
+        assert run.k - 1 == len(expected) - 1
+        assert run.calls[0]["objective_gradients"] == len(expected) - 1
 
 
 def test_a_lane_that_diverges_keeps_its_last_iterate_and_the_others_go_on():
@@ -196,6 +227,14 @@ def test_a_finished_run_is_read_back_and_a_longer_one_goes_on_from_it(tmp_path):
     longer = tr.solve(problem, X0, method, steps=400, record=40, checkpoint=tmp_path / "run")
     assert np.array_equal(longer.x, whole.x)
     assert np.array_equal(longer.history["objective"], whole.history["objective"])
+
+
+def test_the_best_iterate_so_far_survives_a_checkpoint(tmp_path):
+    problem, method = fair_problem(), tr.methods.GradientDescentAscent(step_size=0.5, decay=0.0)  # it only gets worse
+    first = tr.solve(problem, X0, method, steps=200, record=10, checkpoint=tmp_path / "run")
+    again = tr.solve(problem, X0, method, steps=200, record=10, checkpoint=tmp_path / "run")
+    assert first.output == again.output == "best"
+    assert np.array_equal(first.x, again.x)
 
 
 def test_a_process_killed_outright_resumes_to_the_bit(tmp_path):

@@ -1,0 +1,37 @@
+"""Which candidate becomes the answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tightrope.evaluation import Evaluation, choose, merit
+
+
+def point(objective, violation, stationarity=0.1):
+    return Evaluation(objective, np.array([violation]), stationarity, 0.0, np.array([1.0]), 1.0)
+
+
+WEIGHTS = np.array([1.0])
+
+
+def test_merit_is_the_exact_penalty_function_and_infinite_where_nothing_is_known():
+    assert merit(3.0, np.array([0.5]), WEIGHTS) == 4.0
+    assert merit(np.nan, np.array([0.5]), WEIGHTS) == np.inf
+    assert merit(1.0, np.array([np.inf]), WEIGHTS) == np.inf
+
+
+def test_a_slightly_violated_good_point_beats_a_feasible_bad_one():
+    assert choose([point(10.0, 0.0), point(1.0, 0.01)], WEIGHTS, 1e-3, 10.0) == 1
+
+
+def test_a_much_violated_point_does_not_win_by_its_objective():
+    assert choose([point(1.0, 0.0), point(0.0, 5.0)], WEIGHTS, 1e-3, 10.0) == 0
+
+
+def test_among_equals_feasibility_then_stationarity_decide():
+    equals = [point(1.0, 0.002, 0.01), point(1.0, 0.0005, 0.5), point(1.0, 0.0, 0.2)]
+    assert choose(equals, WEIGHTS, 1e-3, 10.0) == 2
+
+
+def test_a_point_that_is_not_finite_is_never_chosen_where_another_is():
+    assert choose([point(np.nan, 0.0), point(5.0, 1.0)], WEIGHTS, 1e-3, 10.0) == 1
