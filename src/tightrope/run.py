@@ -97,6 +97,7 @@ class Run:
         self._weights = np.zeros_like(self._best_violations)
         self._scales: list[tuple[float, float, float]] = []
         self._chunk = FIRST_CHUNK
+        self.unfinished = 0  # moments of the last chunk that are not recorded yet: until then this is no state to save
         self._go(1, 1)  # no step: compiles, so that compilation is not timed
 
     def _first_look(self) -> tuple[Float[Array, " n"], bool]:
@@ -126,6 +127,7 @@ class Run:
 
     def advance(self) -> list[Moment]:
         """One chunk, for about CHUNK_SECONDS and no more records than there is room for; the moments to record."""
+        self.unfinished = 1
         before, first, every = self.carry, self.k, self.record.every
         last = min(((first - 1) // every + self._records) * every, self.steps, first - 1 + self._chunk) + 1
         began = time.perf_counter()
@@ -140,6 +142,7 @@ class Run:
         self.calls = self._calls_after(self.k - first, jax.device_get(self.carry.counts))
         if self.k > self.steps and self.steps % every and not self.diverged:
             moments.append(self.now())
+        self.unfinished = len(moments)
         return moments
 
     def _moments(self, first: int, took: float, snapshots: Snapshots) -> list[Moment]:
@@ -206,6 +209,7 @@ class Run:
             row = self._row(moment, lane, iterate) | self._metrics(x)
             self.histories[lane].append(row)
             rows.append(row | {"x": x})
+        self.unfinished = max(self.unfinished - 1, 0)
         return rows
 
     def _compare(self, lane: int, evaluation: Evaluation, point: Float[np.ndarray, " n"]) -> None:

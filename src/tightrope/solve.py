@@ -157,7 +157,7 @@ def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Call
                 if keeper is not None and keeper.due():
                     keeper.save(run.k - 1, run.arrays(), run.notes())
         finally:  # also where the callback or a second Ctrl-C raises: nothing is lost
-            if keeper is not None:
+            if keeper is not None and not run.unfinished:
                 keeper.save(run.k - 1, run.arrays(), run.notes())
     return status
 

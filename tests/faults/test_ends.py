@@ -237,7 +237,9 @@ def test_the_best_iterate_so_far_survives_a_checkpoint(tmp_path):
     assert np.array_equal(first.x, again.x)
 
 
-def test_a_process_killed_outright_resumes_to_the_bit(tmp_path):
+@pytest.mark.parametrize("name", ["SwitchingSubgradient", "GradientDescentAscent"])
+def test_a_process_killed_outright_resumes_to_the_bit(tmp_path, name):
+    """Also where the method holds functions, whose addresses differ between processes."""
     script = textwrap.dedent(
         f"""
         import os, signal, sys
@@ -248,25 +250,38 @@ def test_a_process_killed_outright_resumes_to_the_bit(tmp_path):
             if row["step"] == 150:
                 os.kill(os.getpid(), signal.SIGKILL)
         checkpoint = tr.Checkpoint({str(tmp_path / "run")!r}, every=0.0)
-        method = tr.methods.SwitchingSubgradient()
-        tr.solve(fair_problem(), X0, method, steps=300, record=30, callback=kill, checkpoint=checkpoint)
+        tr.solve(fair_problem(), X0, {name!r}, steps=300, record=30, callback=kill, checkpoint=checkpoint)
         """
     )
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    problem, method = fair_problem(), tr.methods.SwitchingSubgradient()
-    seen = []
+    problem, folder, seen = fair_problem(), tmp_path / "run", []
     resumed = tr.solve(
-        problem,
-        X0,
-        method,
-        steps=300,
-        record=30,
-        checkpoint=tmp_path / "run",
-        callback=lambda r: seen.append(r["step"]),
+        problem, X0, name, steps=300, record=30, checkpoint=folder, callback=lambda r: seen.append(r["step"])
     )
     assert seen[0] == 150  # the last checkpoint was at step 120
-    whole = tr.solve(problem, X0, method, steps=300, record=30)
+    whole = tr.solve(problem, X0, name, steps=300, record=30)
+    assert np.array_equal(resumed.x, whole.x)
+    assert np.array_equal(resumed.history["objective"], whole.history["objective"])
+
+
+def test_an_interrupt_in_the_middle_of_a_chunk_saves_nothing_half_done(tmp_path, monkeypatch):
+    """A second Ctrl-C can come between the loop's return and the records: that state must not be saved."""
+    problem, method = fair_problem(), tr.methods.GradientDescentAscent()
+    whole = tr.solve(problem, X0, method, steps=200, record=20)
+    moments = Run._moments
+
+    def interrupted(self, first, *rest):
+        if first > 100:
+            raise KeyboardInterrupt
+        return moments(self, first, *rest)
+
+    checkpoint = tr.Checkpoint(tmp_path / "run", every=0.0)
+    monkeypatch.setattr(Run, "_moments", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tr.solve(problem, X0, method, steps=200, record=20, checkpoint=checkpoint)
+    monkeypatch.undo()
+    resumed = tr.solve(problem, X0, method, steps=200, record=20, checkpoint=checkpoint)
     assert np.array_equal(resumed.x, whole.x)
     assert np.array_equal(resumed.history["objective"], whole.history["objective"])
 
