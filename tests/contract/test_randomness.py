@@ -12,6 +12,7 @@ from tightrope import run
 from tightrope.loop import draw_of
 from tightrope.parameters import Parameters
 from tightrope.reformulate import oracle_for
+from tightrope.run import Run
 
 
 def assert_same(first, second):
@@ -96,3 +97,43 @@ def test_sources_of_one_role_are_drawn_independently():
     oracle = oracle_for(problem, Parameters(np.zeros(1, np.float32)), [1])
     sample = draw_of(oracle, {"joint": None}, jax.random.key(0), 1)[0]["joint"]
     assert not np.array_equal(sample[0], sample[1])
+
+
+def primitives(jaxpr):
+    """The primitives of a jaxpr, and the jaxprs inside it."""
+    names, inner = set(), []
+    for equation in jaxpr.eqns:
+        names.add(equation.primitive.name)
+        parts = jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "jaxpr") or hasattr(v, "eqns")
+        )
+        for value in parts:
+            body = getattr(value, "jaxpr", value)
+            if hasattr(body, "eqns"):
+                inner.append((equation.primitive.name, body))
+    return names, inner
+
+
+def everything_in(jaxpr):
+    names, inner = primitives(jaxpr)
+    return names.union(*(everything_in(body) for _, body in inner)) if inner else names
+
+
+def loops_in(jaxpr):
+    """The bodies of the while loops directly inside a jaxpr, jits looked through."""
+    found = []
+    for name, body in primitives(jaxpr)[1]:
+        found += [body] if name == "while" else loops_in(body)
+    return found
+
+
+def test_indices_are_drawn_for_a_block_of_steps_and_not_inside_the_step(case):
+    problem, x0, method = case
+    sizes = [1] if len(problem.constraints) == 1 else [1, 2]
+    run = Run(problem, Parameters(x0), sizes, method, steps=5, seeds=[0], record=tr.Record(5), stop=None)
+    arguments = *run._numbers, jax.tree.leaves(run.carry), run._key, np.array([1, 6, 5, 5], np.int32)
+    jaxpr = jax.make_jaxpr(run._advance)(*arguments).jaxpr
+    blocks = [body for body in loops_in(jaxpr) if "random_bits" in everything_in(body)]
+    assert len(blocks) == 1
+    (steps,) = [body for body in loops_in(blocks[0]) if "dynamic_slice" in everything_in(body)]
+    assert "random_bits" not in everything_in(steps)
