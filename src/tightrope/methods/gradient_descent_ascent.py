@@ -77,7 +77,7 @@ class GradientDescentAscent(Method):
         return {"joint": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if None not in (self.step_size, self.dual_step_size):
+        if all(value is not None for value in (self.step_size, self.dual_step_size)):
             return self
         s = scales(oracle, x, draw.samples["joint"])
         rows = jnp.where(s.constraint_gradient > 0, s.constraint_gradient, 1.0)

@@ -92,13 +92,13 @@ class SwitchingSubgradient(Method):
 
     @property
     def uses_horizon(self) -> bool:
-        return self.rule != "diminishing" and None in (self.step_size, self.tolerance)
+        return self.rule != "diminishing" and (self.step_size is None or self.tolerance is None)
 
     def roles(self) -> dict[str, int | None]:
         return {"subgradient": None} | ({"value": self.value_batch} if self.values == "sampled" else {})
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if None not in (self.step_size, self.tolerance):
+        if all(value is not None for value in (self.step_size, self.tolerance)):
             return self
         s = scales(oracle, x, draw.samples["subgradient"])
         largest = jnp.maximum(s.gradient, s.constraint_gradient)

@@ -87,7 +87,7 @@ class TruncatedMomentum(Method):
         return {"objective": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if None not in (self.step_size, self.penalty, self.radius):
+        if all(value is not None for value in (self.step_size, self.penalty, self.radius)):
             return self
         s = scales(oracle, x, draw.samples["objective"])
         step_size = 0.5 / s.smoothness if self.step_size is None else self.step_size
