@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 from .oracle import Oracle, Sample
 
 
-def truncate(v: Float[Array, " n"], radius: Float[Array, ""]) -> Float[Array, " n"]:
-    """The nearest point to v of the ball of this radius around 0; 0 where the square of v's norm overflows."""
+def truncate(v: Float[Array, "*shape"], radius: Float[Array, ""]) -> Float[Array, "*shape"]:
+    """The nearest point to v of the ball of this radius around 0 (Frobenius for a matrix); 0 where ‖v‖² overflows."""
     norm = jnp.linalg.norm(v)
     return v * jnp.where(norm > radius, radius / norm, 1.0)
 
@@ -23,6 +23,11 @@ def recursive_momentum(
 ) -> Float[Array, " n"]:
     """`new + (1 − weight)(estimate − old)`, with new and old the gradients of ONE sample at the new and the old point."""
     return new + (1.0 - weight) * (estimate - old)
+
+
+def spider(estimate: Float[Array, ...], new: Float[Array, ...], old: Float[Array, ...]) -> Float[Array, ...]:
+    """`estimate + new − old`: recursive momentum that forgets nothing, to be restarted on large samples (SPIDER)."""
+    return estimate + new - old
 
 
 def polyak_momentum(
@@ -41,6 +46,10 @@ class Scales(NamedTuple):
         smoothness: Lipschitz constant of the objective's gradient, at least gradient/length.
         constraint_gradient: norm of the Jacobian (Frobenius); 0 without constraints.
         penalty_smoothness: Lipschitz constant of the gradient of ½‖c‖²; 0 without constraints.
+        constraint: norm of the rows that is to be expected within a tenth of that length.
+        jacobian_smoothness: Lipschitz constant of the Jacobian (Frobenius); 0 for linear constraints.
+        gradient_noise: standard deviation of the gradient of one sample, √E‖∇f − ∇F‖²; 0 for a deterministic objective.
+        constraint_noise: the same of the rows.
     """
 
     length: Float[Array, ""]
@@ -48,27 +57,70 @@ class Scales(NamedTuple):
     smoothness: Float[Array, ""]
     constraint_gradient: Float[Array, ""]
     penalty_smoothness: Float[Array, ""]
+    constraint: Float[Array, ""]
+    jacobian_smoothness: Float[Array, ""]
+    gradient_noise: Float[Array, ""]
+    constraint_noise: Float[Array, ""]
 
 
-def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Scales:
-    """The problem's scales at x, from one sample."""
+NOISE_SAMPLES = 4
+"""Samples that the standard deviations are estimated from."""
+
+
+def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) -> Scales:
+    """The problem's scales at x: noise from a few fresh samples, the rest from one.
+
+    What a method does not use of them is not computed either: the compiler drops it.
+    """
     length = jnp.minimum(oracle.diameter(), jnp.maximum(1.0, jnp.linalg.norm(x))).astype(x.dtype)
     reach = 0.1 * length
     gradient = oracle.grad(x, sample)
-    curvature = local_smoothness(lambda y: oracle.grad(y, sample), oracle.project, x, gradient, reach)
+    curvature = local_smoothness(lambda y: oracle.grad(y, sample), oracle.nearby, x, gradient, reach)
     size = jnp.maximum(jnp.linalg.norm(gradient), reach * curvature)
 
     def penalty_gradient(y: Float[Array, " n"]) -> Float[Array, " n"]:
         value, pullback = oracle.vjp(y, sample)
         return pullback(value)
 
-    rows = oracle.jac(x, sample)
-    start = penalty_gradient(x) + jnp.sum(rows, 0)
-    penalty = local_smoothness(penalty_gradient, oracle.project, x, start, reach)
+    value, pullback = oracle.vjp(x, sample)
+    start = penalty_gradient(x) + pullback(jnp.ones_like(value))
+    penalty = local_smoothness(penalty_gradient, oracle.nearby, x, start, reach)
     smoothness = jnp.maximum(curvature, size / length)
     flat = jnp.where(penalty > 0, penalty, 1.0)  # a constant objective: anything positive will do
     smoothness = jnp.where(smoothness > 0, smoothness, flat)
-    return Scales(length, jnp.maximum(size, reach * smoothness), smoothness, jnp.linalg.norm(rows), penalty)
+    rows = jnp.linalg.norm(oracle.jac(x, sample))
+    noise = _noise(lambda fresh: (oracle.grad(x, fresh), oracle.c(x, fresh)), oracle, key)
+    return Scales(
+        length,
+        jnp.maximum(size, reach * smoothness),
+        smoothness,
+        rows,
+        penalty,
+        jnp.maximum(jnp.linalg.norm(value), reach * rows),
+        _jacobian_smoothness(oracle, x, sample, (gradient, start), reach),
+        *noise,
+    )
+
+
+def _noise(estimates: Callable[[Sample], tuple[Array, ...]], oracle: Oracle, key: Array) -> list[Float[Array, ""]]:
+    """Standard deviations, over samples, of vectors that a sample gives."""
+    fresh = jax.vmap(lambda k: estimates(oracle.draw(k)))(jax.random.split(key, NOISE_SAMPLES))
+    return [jnp.sqrt(jnp.sum(jnp.var(values, axis=0, ddof=1))) for values in fresh]
+
+
+def _jacobian_smoothness(
+    oracle: Oracle, x: Float[Array, " n"], sample: Sample, directions: tuple[Array, ...], reach: Float[Array, ""]
+) -> Float[Array, ""]:
+    """The largest ‖J(y) − J(x)‖ / ‖y − x‖ over points y one `reach` down each direction."""
+    at_x = oracle.jac(x, sample)
+    quotients = []
+    for direction in directions:
+        norm = jnp.linalg.norm(direction)
+        y = oracle.nearby(x - reach * direction / jnp.where(norm > 0, norm, 1.0))
+        distance = jnp.linalg.norm(y - x)
+        quotient = jnp.linalg.norm(oracle.jac(y, sample) - at_x) / jnp.where(distance > 0, distance, 1.0)
+        quotients.append(jnp.where(jnp.isfinite(quotient), quotient, 0.0))
+    return jnp.max(jnp.stack(quotients))
 
 
 def local_smoothness(
@@ -79,7 +131,7 @@ def local_smoothness(
     reach: Float[Array, ""],
     iterations: int = 5,
 ) -> Float[Array, ""]:
-    """The largest quotient ‖∇(y) − ∇(x)‖ / ‖y − x‖ seen over points y of the set at distance `reach`.
+    """The largest quotient ‖∇(y) − ∇(x)‖ / ‖y − x‖ seen over points y of the set, at distance `reach` before projection.
 
     Power iteration on the difference quotient: each difference is the next direction, so for a quadratic this tends to the
     largest eigenvalue; differences over a finite reach, unlike second derivatives, also see the kinks of a non-smooth

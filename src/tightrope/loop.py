@@ -72,7 +72,7 @@ def start(
     oracle: Oracle, method: Method, x: Float[Array, " n"], key: Array, steps: Int[Array, ""]
 ) -> tuple[Method, Carry]:
     """The method with its constants estimated, and the carry before step 1."""
-    samples, uniform = draw_of(oracle, method.roles(), key, jnp.int32(0))
+    samples, uniform = draw_of(oracle, method.roles(oracle), key, jnp.int32(0))
     draw = Draw(samples, uniform, jax.random.fold_in(key, 0), jnp.int32(0), steps)
     x = oracle.with_slacks(x, next(iter(samples.values())))
     method = method.fill(oracle, x, draw)
@@ -111,7 +111,7 @@ def advance(
     `lanes`, method, carry and key have a leading axis, one entry a run: a run that diverges keeps its last finite state
     while the others go on.
     """
-    roles = method.roles()
+    roles = method.roles(oracle)
     take_step = partial(_step, oracle, steps)
     draws = partial(_draw_block, oracle, roles)
     length = block_length(oracle, roles, key.size)

@@ -11,6 +11,7 @@ form that `reformulate` chose for the method. With slacks the vector is `[x, s]`
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -20,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .data import Dataset, Source
-from .domains import Domain
+from .domains import Domain, Reals
 from .parameters import Parameters
 
 PIECE = 8192
@@ -66,6 +67,14 @@ class Rows(eqx.Module):
         return jnp.where(np.array(self.is_equality, bool), rows, jnp.maximum(rows, 0.0))
 
 
+class Prox(eqx.Module):
+    """What `shifted` adds: ½ objective · ‖x − centre‖² to the objective, ½ rows · ‖x − centre‖² to every row."""
+
+    centre: Float[Array, " n"]
+    objective: Float[Array, ""]
+    rows: Float[Array, ""]
+
+
 class Oracle(eqx.Module):
     """Values, gradients, constraint rows, Jacobians and projections at a flat point, on a sample."""
 
@@ -78,12 +87,14 @@ class Oracle(eqx.Module):
     constraints: tuple[Term, ...]
     sources: tuple[Source, ...] = eqx.field(static=True)
     parameters: Parameters = eqx.field(static=True)
+    prox: Prox | None = None
 
     # ------------------------------------------------------------------ values and derivatives
 
     def f(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, ""]:
         """The objective."""
-        return self._mean(self.objective, x, sample)
+        value = self._mean(self.objective, x, sample)
+        return value if self.prox is None else value + 0.5 * self.prox.objective * self._square_distance(x)
 
     def grad(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
         """The objective's gradient."""
@@ -100,7 +111,8 @@ class Oracle(eqx.Module):
 
     def c(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
         """The constraint rows: `= 0` where `equality`, `≤ 0` elsewhere."""
-        return self.rows.of(self.raw(x, sample), x[self.parameters.size :])
+        rows = self.rows.of(self.raw(x, sample), x[self.parameters.size :])
+        return rows if self.prox is None else rows + 0.5 * self.prox.rows * self._square_distance(x)
 
     def vjp(
         self, x: Float[Array, " n"], sample: Sample
@@ -109,9 +121,19 @@ class Oracle(eqx.Module):
         value, pullback = jax.vjp(lambda point: self.c(point, sample), x)
         return value, lambda y: pullback(y)[0]
 
+    def jvp(
+        self, x: Float[Array, " n"], direction: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+        """The constraint rows and J · direction."""
+        return jax.jvp(lambda point: self.c(point, sample), (x,), (direction,))
+
     def jac(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, "rows n"]:
         """The Jacobian J of the constraint rows."""
         return jax.jacrev(self.c)(x, sample)
+
+    def shifted(self, centre: Float[Array, " n"], objective: Array, rows: Array) -> Oracle:
+        """This oracle with ½ objective · ‖x − centre‖² added to the objective and ½ rows · ‖x − centre‖² to every row."""
+        return replace(self, prox=Prox(centre, objective, rows))
 
     # ------------------------------------------------------------------ the set
 
@@ -122,6 +144,14 @@ class Oracle(eqx.Module):
         if not self.rows.slack_rows:
             return point
         return jnp.concatenate([point, jnp.clip(x[n:], self.rows.slack_low, self.rows.slack_high)])
+
+    def nearby(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The nearest point of X where the set can say it, else x itself; for probing constants only."""
+        return self.project(x) if self.domain.can_project else x
+
+    def lmo(self, direction: Float[Array, " n"]) -> Float[Array, " n"]:
+        """A point s of X that minimises ⟨direction, s⟩; for forms without slacks."""
+        return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(direction)))
 
     def with_slacks(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n_and_slacks"]:
         """X with each slack as near to its constraint's value as its bounds allow."""
@@ -178,9 +208,23 @@ class Oracle(eqx.Module):
         return [a if eqx.is_array(a) else jnp.asarray(np.asarray(a, dtype)) for a in jax.tree.leaves(self)]
 
     @property
+    def stochastic_constraints(self) -> bool:
+        """Whether any constraint has data."""
+        return any(term.source is not None for term in self.constraints)
+
+    @property
+    def whole_space(self) -> bool:
+        """Whether x may go anywhere: X is everything and there are no slacks, whose bounds would be a set too."""
+        return isinstance(self.domain, Reals) and not self.rows.slack_rows
+
+    @property
     def equality(self) -> Bool[np.ndarray, " rows"]:
         """Which rows are equalities."""
         return np.array(self.rows.is_equality, bool)
+
+    def _square_distance(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+        assert self.prox is not None
+        return jnp.sum((x - self.prox.centre) ** 2)
 
     def _mean(self, term: Term, x: Float[Array, " n"], sample: Sample) -> Array:
         params = self.parameters.unravel(x[: self.parameters.size])

@@ -11,8 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
+from jax.experimental.sparse import BCOO, JAXSparse
 from jax.flatten_util import ravel_pytree
 
 from .data import Dataset, Sampler, Source
@@ -30,7 +34,7 @@ class Constraint:
         high: upper bound.
         data: where its samples come from; None: deterministic.
         name: how results call it.
-        matrix: the `A` of `affine`, else None.
+        matrix: the `A` of `affine` as it was given, else None.
     """
 
     kind: str
@@ -117,34 +121,57 @@ def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
     """`A vec(x) = b`, deterministic and linear; `vec` flattens the parameters leaf by leaf.
 
     Args:
-        A: a matrix, one column a parameter.
+        A: a matrix with one column a parameter: an array, a SciPy or JAX sparse array; or an operator: a Lineax one, or a
+            linear function of vec(x). Of the last three only products with A and Aᵀ are ever formed by a method.
         b: right-hand side, one number a row of A.
         name: how results call it; default "affine".
 
     Example:
-        >>> import numpy as np, tightrope as tr
+        >>> import jax.numpy as jnp, numpy as np, tightrope as tr
         >>> tr.affine(np.ones((1, 3)), np.ones(1)).name
         'affine'
+        >>> tr.affine(lambda x: jnp.diff(x), np.zeros(2), name="flat").name
+        'flat'
     """
-    matrix, right = np.asarray(A, float), _bound("affine", "b", b)
-    if matrix.ndim != 2:
-        raise ValueError(f"affine: A must be a matrix, got an array of shape {matrix.shape}")
-    if not np.isfinite(matrix).all():
-        raise ValueError("affine: A contains NaN or infinity; expected finite numbers")
-    if right.shape != (matrix.shape[0],):
+    right = _bound("affine", "b", b)
+    if right.ndim != 1:
+        raise ValueError(f"affine: b must be a vector, one number a row of A, got an array of shape {right.shape}")
+    times, shape = _linear_map(A)
+    if shape is not None and shape[0] != right.size:
         raise ValueError(
-            f"affine: A has shape {matrix.shape} and b has shape {right.shape}; expected b of shape ({matrix.shape[0]},)"
+            f"affine: A has shape {shape} and b has shape {right.shape}; expected b of shape ({shape[0]},)"
         )
 
     def product(params: Any) -> Any:
         vector = ravel_pytree(params)[0]
-        if vector.size != matrix.shape[1]:
-            raise ValueError(
-                f"affine: A has {matrix.shape[1]} columns but x has {vector.size} entries; they must match"
-            )
-        return jnp.asarray(matrix, vector.dtype) @ vector
+        if shape is not None and vector.size != shape[1]:
+            raise ValueError(f"affine: A has {shape[1]} columns but x has {vector.size} entries; they must match")
+        return times(vector)
 
-    return replace(_constraint("equals", product, right, right, None, name or "affine"), matrix=matrix)
+    return replace(_constraint("equals", product, right, right, None, name or "affine"), matrix=A)
+
+
+def _linear_map(A: Any) -> tuple[Callable[[Any], Any], tuple[int, int] | None]:
+    """The map v ↦ Av in v's dtype, and A's shape where it is known."""
+    if hasattr(A, "mv") and hasattr(A, "in_size"):  # Lineax
+        return A.mv, (A.out_size(), A.in_size())
+    if callable(A):
+        return A, None
+    if scipy.sparse.issparse(A):
+        A = BCOO.from_scipy_sparse(A)
+    if isinstance(A, JAXSparse):
+        matrix: Any = A
+    else:
+        matrix = np.asarray(A, float)
+    if len(matrix.shape) != 2:
+        raise ValueError(f"affine: A must be a matrix, got an array of shape {matrix.shape}")
+    if not all(np.isfinite(np.asarray(part)).all() for part in jax.tree.leaves(matrix)):
+        raise ValueError("affine: A contains NaN or infinity; expected finite numbers")
+
+    def times(v: Any) -> Any:
+        return jax.tree.map(lambda a: jnp.asarray(a, v.dtype) if eqx.is_inexact_array_like(a) else a, matrix) @ v
+
+    return times, matrix.shape
 
 
 def _constraint(

@@ -120,7 +120,7 @@ def constant_counts(problem: Problem, oracle: Oracle, method: Method, carry: Car
 
     def count() -> dict[str, int]:
         one, state = (jax.tree.map(lambda a: a[0], (method, carry.state))) if lanes else (method, carry.state)
-        samples = jax.eval_shape(lambda: {n: oracle.draw(jax.random.key(0), r) for n, r in one.roles().items()})
+        samples = jax.eval_shape(lambda: {n: oracle.draw(jax.random.key(0), r) for n, r in one.roles(oracle).items()})
         samples = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), samples)
         draw = Draw(samples, jnp.float32(0), jax.random.key(0), jnp.int32(0), jnp.int32(0))
         info = info_shape(oracle, one, state, draw)

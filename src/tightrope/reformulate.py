@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from .domains import Reals
 from .methods import Method, every
 from .oracle import Oracle, Rows, Term
 from .parameters import Parameters
@@ -96,6 +97,8 @@ def refusal(problem: Problem, method: type[Method]) -> str | None:
             return f"it takes {only}, and {c.name!r} is an equality"
         if c.kind != "equals" and not accepts.inequalities:
             return f"it takes no inequalities, and {c.name!r} is one"
+    if accepts.needs == "everywhere":
+        return None if isinstance(problem.domain, Reals) else "x must be free, and the problem has a domain"
     able = problem.domain.can_project if accepts.needs == "projection" else problem.domain.can_minimise
     if not able:
         return f"it needs a {accepts.needs} of the set, and {type(problem.domain).__name__} has none"

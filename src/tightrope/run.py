@@ -311,6 +311,8 @@ class Run:
         if self.lanes:
             method, state, asked = jax.tree.map(lambda a: a[lane], (method, state, asked))
             status = status if np.asarray(self.carry.ok)[lane] else "diverged"
+        if status == "budget":
+            status = method.conclusion(state) or status
         x, output = jnp.asarray(points[chosen]), ("method", "best", "last", "average")[chosen]
         certificate = certify_point(self.problem, self.original, x, violation, 0.95, self.seeds[lane])
         own = None if output != "method" else multipliers
@@ -353,7 +355,9 @@ def _start_dual(fitted: Oracle, problem: Problem, warm: Result) -> Oracle:
 def _why(status: Status, steps: int, success: bool) -> str:
     hint = "" if success else "; not certified yet: more steps, a larger batch or looser tolerances in stop= may help"
     return {
-        "converged": f"stopped after {steps:,} steps: violation and stationarity are within the tolerances",
+        "converged": f"{steps:,} steps were taken; the tolerances, or the method's own termination test, were met",
+        "infeasible": f"{steps:,} steps were taken; the method has come to a point where the violation is stationary and "
+        "not zero: nearby, the constraints cannot be met",
         "budget": f"{steps:,} steps were taken{hint}",
         "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
         "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it: "
@@ -365,4 +369,7 @@ def _settings(method: Method) -> dict[str, Any]:
     """The hyper-parameters that were used: numbers and choices."""
     values = {spec.name: getattr(method, spec.name) for spec in fields(method)}  # pyright: ignore
     numbers = {name: float(value) for name, value in values.items() if eqx.is_array(value)}
+    for name, inner in values.items():
+        if isinstance(inner, Method):
+            numbers |= {f"{name}.{key}": value for key, value in _settings(inner).items()}
     return numbers | {name: value for name, value in values.items() if isinstance(value, str | int)}

@@ -154,4 +154,3 @@ def test_it_declares_what_the_table_of_methods_prints(name):
     assert method.reference
     assert method.guarantee
     assert method.cost
-    assert method().roles()

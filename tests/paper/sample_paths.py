@@ -20,11 +20,12 @@ from tightrope.reformulate import oracle_for
 
 
 class Path(NamedTuple):
-    """A run: `x[k]` is the iterate after k steps, `samples[role][k]` and `uniforms[k]` the draw of step k (0: init)."""
+    """A run: `x[k]` is the iterate after k steps, `samples[role][k]`, `uniforms[k]`, `keys[k]` the draw of step k (0: init)."""
 
     x: np.ndarray
     samples: dict[str, list[tuple[np.ndarray, ...]]]
     uniforms: np.ndarray
+    keys: Any
     states: list[Any]
     infos: list[Any]
     method: Method
@@ -45,7 +46,7 @@ def _oracle(problem: Problem, dtype: Any, size: int, sizes: tuple[int, ...], for
 def _draws(oracle_of: Any, roles: tuple[tuple[str, int | None], ...], steps: int) -> Any:
     """Compiled: seed ↦ the draws of the steps 0 … `steps`; one program for all methods with these roles."""
     oracle = _oracle(*oracle_of)
-    one = lambda key, k: draw_of(oracle, dict(roles), key, k)
+    one = lambda key, k: (*draw_of(oracle, dict(roles), key, k), jax.random.fold_in(key, k))
     numbers = np.arange(steps + 1, dtype=np.int32)
     draws = lambda seed: jax.vmap(one, in_axes=(None, 0))(jax.random.key(seed), numbers)
     return quick_jit(draws), quick_jit(jax.vmap(draws))
@@ -57,15 +58,15 @@ def _run(oracle_of: Any, steps: int) -> Any:
     oracle = _oracle(*oracle_of)
 
     def run(method: Method, start: Any, draws: Any) -> Any:
-        key, horizon = jax.random.key(0), jnp.int32(steps)  # no method asks for more than samples and uniform
+        horizon = jnp.int32(steps)
 
         def one(state: Any, at: Any) -> Any:
             k, drawn = at
-            state, info = method.step(oracle, state, Draw(*drawn, key, k, horizon))
+            state, info = method.step(oracle, state, Draw(*drawn, k, horizon))
             return state, (state, info)
 
         head, tail = jax.tree.map(lambda a: a[0], draws), jax.tree.map(lambda a: a[1:], draws)
-        first = method.init(oracle, start, Draw(*head, key, jnp.int32(0), horizon), horizon)
+        first = method.init(oracle, start, Draw(*head, jnp.int32(0), horizon), horizon)
         last, (states, infos) = jax.lax.scan(one, first, (jnp.arange(1, steps + 1, dtype=jnp.int32), tail))
         join = lambda head, tail: jnp.concatenate([head[None], tail])
         return jax.tree.map(join, first, states), infos, method.output(last)
@@ -77,7 +78,7 @@ def _prepare(problem: Problem, x0: np.ndarray, method: Method, sizes: list[int],
     dtype = jnp.asarray(x0).dtype
     oracle_of = (problem, dtype, len(x0), tuple(sizes), method.accepts.form)
     method = as_arrays(method, dtype)
-    draws = _draws(oracle_of, tuple(method.roles().items()), steps)
+    draws = _draws(oracle_of, tuple(method.roles(_oracle(*oracle_of)).items()), steps)
     return _oracle(*oracle_of), method, draws, _run(oracle_of, steps)
 
 
@@ -95,12 +96,13 @@ def drive(
     oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, sizes, steps)
     drawn = draws(np.uint32(seed))
     out = run(method, jnp.asarray(x0 if start is None else start), drawn)
-    (states, infos, _), (samples, uniforms) = jax.tree.map(np.asarray, (out, drawn))
+    (states, infos, _), (samples, uniforms) = jax.tree.map(np.asarray, (out, drawn[:2]))
     at = lambda tree, k: jax.tree.map(lambda a: a[k], tree)
     return Path(
         x=states.x,
         samples={role: [at(entries, k) for k in range(steps + 1)] for role, entries in samples.items()},
         uniforms=uniforms,
+        keys=drawn[2],
         states=[at(states, k) for k in range(steps + 1)],
         infos=[jax.tree.map(int, at(infos, k)) for k in range(steps)],
         method=method,

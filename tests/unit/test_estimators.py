@@ -204,7 +204,7 @@ def problems() -> dict[str, tuple[tr.Problem, np.ndarray, list[int]]]:
 def scales_of(problem: tr.Problem, x0: np.ndarray, sizes: list[int]):
     oracle = oracle_for(problem, Parameters(jnp.asarray(x0)), sizes)
     sample, _ = draw_of(oracle, {"only": None}, jax.random.key(0), jnp.int32(0))
-    return jax.jit(lambda x: scales(oracle, x, sample["only"]))(jnp.asarray(x0))
+    return jax.jit(lambda x: scales(oracle, x, sample["only"], jax.random.key(0)))(jnp.asarray(x0))
 
 
 @pytest.mark.parametrize("name", ["no constraints", "circle", "circle, from its center", "linear", "stationary start",

@@ -57,14 +57,14 @@ class Accepts(NamedTuple):
         inequalities: whether it takes g(x) ≤ 0.
         stochastic: whether constraints may have data.
         form: 'native' (rows c = 0 and g ≤ 0), 'slacks' (equalities only) or 'pairs' (inequalities only).
-        needs: what it asks of the set: 'projection' or 'lmo'.
+        needs: what it asks of the set: 'projection', 'lmo', or 'everywhere': that X is the whole space.
     """
 
     equalities: Literal["any", "affine", "none"]
     inequalities: bool
     stochastic: bool
     form: Literal["native", "slacks", "pairs"]
-    needs: Literal["projection", "lmo"]
+    needs: Literal["projection", "lmo", "everywhere"]
 
 
 Hyper = Any
@@ -100,8 +100,8 @@ class Method(eqx.Module):
         """Whether the iterates depend on how many steps the run will take."""
         return False
 
-    def roles(self) -> dict[str, int | None]:
-        """The independent samples a step needs: {name: batch size}; None: each source's own."""
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        """The independent samples a step needs: {name: batch size}; None: each source's own. At least one."""
         raise NotImplementedError
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
@@ -126,6 +126,13 @@ class Method(eqx.Module):
 
     def remark(self, state: Any) -> str | None:
         """What the person who reads the result should know about this run; None: nothing."""
+        return None
+
+    def conclusion(self, state: Any) -> Literal["converged", "infeasible"] | None:
+        """What the method's own termination test says of the run so far; None: nothing, or it has no such test.
+
+        The run goes on all the same until its steps are taken or `stop` is met; this is then its status.
+        """
         return None
 
     def __check_init__(self) -> None:
@@ -154,7 +161,12 @@ def as_arrays(method: Method, dtype: Any) -> Method:
 
 
 def constants(asked: Method, filled: Method) -> dict[str, float]:
-    """The hyper-parameters that were estimated: None in `asked`, a number in `filled`."""
-    names = [spec.name for spec in fields(asked) if getattr(asked, spec.name) is None]  # pyright: ignore
-    values = {name: getattr(filled, name) for name in names}
-    return {name: float(value) for name, value in values.items() if value is not None}
+    """The hyper-parameters that were estimated: None in `asked`, a number in `filled`; those of a method inside too."""
+    found: dict[str, float] = {}
+    for spec in fields(asked):  # pyright: ignore[reportArgumentType]
+        before, after = getattr(asked, spec.name), getattr(filled, spec.name)
+        if isinstance(before, Method):
+            found |= {f"{spec.name}.{name}": value for name, value in constants(before, after).items()}
+        elif before is None and eqx.is_array(after):
+            found[spec.name] = float(after)
+    return found

@@ -73,13 +73,13 @@ class GradientDescentAscent(Method):
                     f"got {type(getattr(self, name)).__name__}"
                 )
 
-    def roles(self) -> dict[str, int | None]:
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"joint": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         if all(value is not None for value in (self.step_size, self.dual_step_size)):
             return self
-        s = scales(oracle, x, draw.samples["joint"])
+        s = scales(oracle, x, draw.samples["joint"], draw.key)
         rows = jnp.where(s.constraint_gradient > 0, s.constraint_gradient, 1.0)
         dual = s.gradient / (rows**2 * s.length)
         return replace(

@@ -38,6 +38,7 @@ from jaxtyping import Array, Float, Int
 from ..data import positive_int
 from ..estimators import scales
 from ..oracle import Oracle
+from ..schedules import picks
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 
 
@@ -94,13 +95,13 @@ class SwitchingSubgradient(Method):
     def uses_horizon(self) -> bool:
         return self.rule != "diminishing" and (self.step_size is None or self.tolerance is None)
 
-    def roles(self) -> dict[str, int | None]:
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"subgradient": None} | ({"value": self.value_batch} if self.values == "sampled" else {})
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         if all(value is not None for value in (self.step_size, self.tolerance)):
             return self
-        s = scales(oracle, x, draw.samples["subgradient"])
+        s = scales(oracle, x, draw.samples["subgradient"], draw.key)
         largest = jnp.maximum(s.gradient, s.constraint_gradient)
         horizon = 1.0 if self.rule == "diminishing" else jnp.sqrt(draw.steps.astype(x.dtype))
         return replace(
@@ -149,7 +150,7 @@ class SwitchingSubgradient(Method):
         on_objective, on_constraints = jnp.where(feasible, step_size, 0.0), jnp.where(feasible, 0.0, step_size)
         chosen = on_objective if self.output_rule == "I" else on_objective + on_constraints
         weight = jnp.where(recorded, state.weight + chosen, 0.0)
-        take = recorded & (chosen > 0) & (draw.uniform * weight < chosen)
+        take = recorded & picks(draw.uniform, chosen, weight)
         less = value < state.least_value
         return State(
             x,

@@ -35,6 +35,7 @@ from jaxtyping import Array, Float, Int
 
 from ..estimators import polyak_momentum, recursive_momentum, scales, truncate
 from ..oracle import Oracle
+from ..schedules import log_power, picks, power
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 
 PENALTY_STEP = (math.sqrt(5) - 1) / 2
@@ -83,13 +84,13 @@ class TruncatedMomentum(Method):
     guarantee: ClassVar[str] = "‖c‖² ~ k^(-min(1/2, 1/θ)) surely; E stationarity² at the same rate"
     cost: ClassVar[str] = "2 ∇f (1 polyak), 1 c, 1 Jᵀy"
 
-    def roles(self) -> dict[str, int | None]:
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"objective": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         if all(value is not None for value in (self.step_size, self.penalty, self.radius)):
             return self
-        s = scales(oracle, x, draw.samples["objective"])
+        s = scales(oracle, x, draw.samples["objective"], draw.key)
         step_size = 0.5 / s.smoothness if self.step_size is None else self.step_size
         constrained = s.penalty_smoothness > 0
         smoothness = jnp.where(constrained, s.penalty_smoothness, 1.0)
@@ -106,11 +107,11 @@ class TruncatedMomentum(Method):
 
     def schedule(self, k: Float[Array, ""]) -> tuple[Array, Array, Array]:
         """Step size η_k, penalty ρ_k and momentum weight α_k."""
-        root = jnp.sqrt(k)
         known = self.error_bound is not None
         growth = self.error_bound / 4.0 if known else 0.5
-        log = 1.0 if known and self.estimator == "recursive" else jnp.log(k + 2.0)
-        return self.step_size / (root * log), self.penalty * k**growth, jnp.minimum(1.0, self.momentum / root)
+        without_log = known and self.estimator == "recursive"
+        step_size = power(self.step_size, k, -0.5) if without_log else log_power(self.step_size, k, -0.5, k + 2.0)
+        return step_size, power(self.penalty, k, growth), jnp.minimum(1.0, power(self.momentum, k, -0.5))
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["objective"]
@@ -124,7 +125,7 @@ class TruncatedMomentum(Method):
         else:
             gradient = polyak_momentum(state.gradient, gradient, weight)
         position = draw.k - (draw.steps + 1) // 2
-        take = (position >= 1) & (draw.uniform * position < 1.0)
+        take = (position >= 1) & picks(draw.uniform, 1.0, position)
         _, previous_penalty, _ = self.schedule(jnp.maximum(k - 1.0, 1.0))
         state = State(
             new,
