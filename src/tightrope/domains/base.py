@@ -14,8 +14,9 @@ from tightrope.domains._vectors import Point, epsilon, flatten, norm
 class Domain(eqx.Module):
     """A simple convex set X of pytrees, in the Euclidean norm over all leaves together.
 
-    A set of your own defines `project`, `lmo` or both; the rest follows from them. Numbers in its fields are pytree
-    leaves: they can be vmapped, and a new value does not compile again.
+    A set of your own defines `project`, `lmo` or both; the rest follows from them, more weakly from an lmo alone: `contains`
+    then refuses only what it can separate from X, and normal cones are outer approximations. Numbers in its fields are
+    pytree leaves: they can be vmapped, and a new value does not compile again.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,10 +57,15 @@ class Domain(eqx.Module):
     def contains(self, x: Point, tolerance: Float[Array, ""] | float | None = None) -> Bool[Array, ""]:
         """Whether the distance of `x` to X is at most `tolerance`.
 
+        Without a projection, Frank-Wolfe steps from X towards x look for a hyperplane that separates x from X by more than
+        `tolerance`; a point with which they find none counts as inside.
+
         Args:
             x: the point.
             tolerance: a distance. None: what rounding can make of a point of the set, 16 eps times its scale.
         """
+        if not self.can_project:
+            return self._separation(x) <= (16 * epsilon(x) * self._scale(x) if tolerance is None else tolerance)
         nearest = self.project(x)
         distance = norm(flatten(jax.tree.map(jnp.subtract, x, nearest)))
         return distance <= (16 * epsilon(x) * self._scale(nearest) if tolerance is None else tolerance)
@@ -76,7 +82,14 @@ class Domain(eqx.Module):
         puts eps·length / (t‖v‖) into the quotient and curvature t‖v‖ / length, where length is that of the set and
         its points; t = sqrt(eps)·length / ‖v‖ makes both sqrt(eps). The length of a set whose diameter is unknown is
         taken for 1 or the norm of x, if that is larger.
+
+        For a set that says no more than its lmo: s = lmo(-v) is the best point of X for v, and what is returned is the
+        nearest point to v of {n : <n, s - x> <= 0}, a half-space that contains the normal cone. The rest of v has the
+        norm max(<v, s - x>, 0) / ‖s - x‖, the Frank-Wolfe gap over the way there: the rate at which <v, ·> grows from x
+        towards s. It is zero exactly where v is in the cone, and never more than the distance to it.
         """
+        if not self.can_project:
+            return self._project_half_space(x, v)
         point, restore = ravel_pytree(x)
         direction = flatten(v)
         length = jnp.maximum(norm(point), jnp.minimum(self.diameter(x), 1))
@@ -93,6 +106,37 @@ class Domain(eqx.Module):
 
     def check(self, x: Any) -> None:
         """ValueError that says what came and what was expected, if the set does not match the pytree `x`."""
+
+    def _project_half_space(self, x: Point, v: Point) -> Point:
+        push, restore = ravel_pytree(v)
+        best = self.lmo(
+            jax.lax.stop_gradient(jax.tree.map(jnp.negative, v))
+        )  # how s moves with v does not change the gap
+        way = flatten(jax.tree.map(jnp.subtract, best, x))
+        length = norm(way)
+        unit = way / jnp.where(length > 0, length, 1)
+        return restore(push - jnp.maximum(push @ unit, 0) * unit)
+
+    def _separation(self, x: Point, steps: int = 64) -> Float[Array, ""]:
+        """A lower bound of the distance of `x` to X from linear minimisation alone, zero where none was found.
+
+        Frank-Wolfe with exact line search on ½‖y - x‖²: every point of X is at least as far along y - x as lmo(y - x).
+        """
+        point, restore = ravel_pytree(x)
+
+        def look(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            y, bound = carry
+            outward = y - point
+            distance = norm(outward)
+            best = flatten(self.lmo(restore(outward)))
+            found = outward @ (best - point) / jnp.where(distance > 0, distance, 1)
+            way = best - y
+            square = way @ way
+            step = jnp.clip(-(outward @ way) / jnp.where(square > 0, square, 1), 0, 1)
+            return y + step * way, jnp.maximum(bound, found)
+
+        first = flatten(self.lmo(x)).astype(point.dtype)
+        return jax.lax.fori_loop(0, steps, look, (first, jnp.zeros((), point.dtype)))[1]
 
     def _scale(self, x: Point) -> Float[Array, ""]:
         """The magnitude of the numbers that make `x`, a point of X, in units of whose eps it is rounded."""
