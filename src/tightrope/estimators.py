@@ -30,6 +30,21 @@ def spider(estimate: Float[Array, ...], new: Float[Array, ...], old: Float[Array
     return estimate + new - old
 
 
+def first_order_svrg(
+    full: Float[Array, " m"],
+    full_change: Float[Array, " m"],
+    new: Float[Array, " m"],
+    old: Float[Array, " m"],
+    old_change: Float[Array, " m"],
+) -> Float[Array, " m"]:
+    """`full + full_change + new − old − old_change`: values at x from all data at an anchor and ONE sample at both points.
+
+    The changes are J(anchor)(x − anchor), on all data and on the sample: what noise is left is of second order in x − anchor.
+    Without the changes this is SVRG, and that is `spider` with an anchor's full mean for its estimate.
+    """
+    return full + full_change + new - old - old_change
+
+
 def polyak_momentum(
     estimate: Float[Array, " n"], new: Float[Array, " n"], weight: Float[Array, ""]
 ) -> Float[Array, " n"]:
@@ -61,6 +76,11 @@ class Scales(NamedTuple):
     jacobian_smoothness: Float[Array, ""]
     gradient_noise: Float[Array, ""]
     constraint_noise: Float[Array, ""]
+
+    @property
+    def penalty_bound(self) -> Float[Array, ""]:
+        """Lipschitz constant of the gradient of ½‖c‖² wherever x may go, for steps that have no second chance."""
+        return (jnp.sqrt(self.penalty_smoothness) + self.length * self.jacobian_smoothness) ** 2
 
 
 NOISE_SAMPLES = 4
@@ -115,8 +135,7 @@ def _jacobian_smoothness(
     at_x = oracle.jac(x, sample)
     quotients = []
     for direction in directions:
-        norm = jnp.linalg.norm(direction)
-        y = oracle.nearby(x - reach * direction / jnp.where(norm > 0, norm, 1.0))
+        y = oracle.nearby(x - reach * _unit(direction))
         distance = jnp.linalg.norm(y - x)
         quotient = jnp.linalg.norm(oracle.jac(y, sample) - at_x) / jnp.where(distance > 0, distance, 1.0)
         quotients.append(jnp.where(jnp.isfinite(quotient), quotient, 0.0))
@@ -141,12 +160,47 @@ def local_smoothness(
 
     def probe(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         largest, direction = carry
-        norm = jnp.linalg.norm(direction)
-        unit = jnp.where(norm > 0, direction / jnp.where(norm > 0, norm, 1.0), 1.0 / jnp.sqrt(x.size))
-        y = project(x + reach * unit)
+        y = project(x + reach * _unit(direction))
         difference, distance = gradient(y) - at_x, jnp.linalg.norm(y - x)
         quotient = jnp.linalg.norm(difference) / jnp.where(distance > 0, distance, 1.0)
         finite = jnp.isfinite(quotient) & (distance > 0)
         return jnp.where(finite, jnp.maximum(largest, quotient), largest), jnp.where(finite, difference, -direction)
 
     return jax.lax.fori_loop(0, iterations, probe, (jnp.zeros((), x.dtype), direction))[0]
+
+
+MARGIN_ROWS = 2048
+"""Rows of the sample that the margin of the constraints is estimated from."""
+
+
+def slater_margin(
+    oracle: Oracle,
+    x: Float[Array, " n"],
+    key: Array,
+    move: Callable[[Float[Array, " n"], Float[Array, " n"], Float[Array, ""]], Float[Array, " n"]],
+    rounds: int = 30,
+) -> Float[Array, ""]:
+    """How far below zero the largest row gets: about the σ of Slater's condition, or less; −∞ without finite rows.
+
+    On one sample of MARGIN_ROWS rows: a batch may be too noisy to show a margin at all. It is the best of a few points, each
+    `move(y, direction, k)` from the one before, with the largest row's subgradient for the direction: how to go there and
+    stay in the set is the caller's matter.
+    """
+    sample = oracle.draw(key, MARGIN_ROWS)
+
+    def look(k: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        y, margin = carry
+        rows, pullback = oracle.vjp(y, sample)
+        worst = jnp.zeros_like(rows).at[jnp.argmax(rows)].set(1.0)
+        found = -jnp.max(rows)
+        new = move(y, pullback(worst), jnp.asarray(k + 1, x.dtype))
+        return new, jnp.where(found > margin, found, margin)
+
+    nowhere = jnp.asarray(-jnp.inf, x.dtype)
+    return nowhere if oracle.multipliers.size == 0 else jax.lax.fori_loop(0, rounds, look, (x, nowhere))[1]
+
+
+def _unit(direction: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The direction at length 1; where it is zero, that of all ones."""
+    norm = jnp.linalg.norm(direction)
+    return jnp.where(norm > 0, direction / jnp.where(norm > 0, norm, 1.0), 1.0 / jnp.sqrt(direction.size))

@@ -9,7 +9,15 @@ import pytest
 
 import tightrope as tr
 from tightrope.domains import Box, L2Ball
-from tightrope.estimators import local_smoothness, polyak_momentum, recursive_momentum, scales, truncate
+from tightrope.estimators import (
+    first_order_svrg,
+    local_smoothness,
+    polyak_momentum,
+    recursive_momentum,
+    scales,
+    spider,
+    truncate,
+)
 from tightrope.loop import draw_of
 from tightrope.methods.base import Draw
 from tightrope.parameters import Parameters
@@ -94,6 +102,61 @@ def test_polyak_momentum_is_the_weighted_mean_and_repeats_to_an_exponential_aver
         estimate = polyak_momentum(estimate, b, 0.2)
     powers = 0.8 ** np.arange(N)[::-1]
     np.testing.assert_allclose(estimate, 0.8**N * ESTIMATE + 0.2 * powers @ B, rtol=1e-9)
+
+
+# ---- values from an anchor -------------------------------------------------------------------------------------------
+
+
+def curved(j: int, x: np.ndarray) -> np.ndarray:
+    """Row j of the data: a linear map and half its square, so that the curvature differs from row to row."""
+    return np.append(B[j] @ x, 0.5 * (B[j] @ x) ** 2)
+
+
+def slope_of(j: int, x: np.ndarray, step: np.ndarray) -> np.ndarray:
+    return np.append(B[j] @ step, (B[j] @ x) * (B[j] @ step))
+
+
+def from_anchor(sample: list[int], anchor: np.ndarray, x: np.ndarray) -> np.ndarray:
+    step = x - anchor
+    mean = lambda fn, rows: np.mean([fn(j) for j in rows], axis=0)
+    return np.asarray(
+        first_order_svrg(
+            mean(lambda j: curved(j, anchor), range(N)),
+            mean(lambda j: slope_of(j, anchor, step), range(N)),
+            mean(lambda j: curved(j, x), sample),
+            mean(lambda j: curved(j, anchor), sample),
+            mean(lambda j: slope_of(j, anchor, step), sample),
+        )
+    )
+
+
+def truth(x: np.ndarray) -> np.ndarray:
+    return np.mean([curved(j, x) for j in range(N)], axis=0)
+
+
+def test_first_order_svrg_is_exact_for_linear_functions_and_at_the_anchor_on_any_sample():
+    for sample in ([0], [3, 7, 7], list(range(N))):
+        np.testing.assert_allclose(from_anchor(sample, OLD, NEW)[0], truth(NEW)[0], rtol=1e-12)
+        np.testing.assert_allclose(from_anchor(sample, OLD, OLD), truth(OLD), rtol=1e-12)
+
+
+def test_first_order_svrg_is_unbiased():
+    """The mean over all samples of one row is the truth."""
+    mean = np.mean([from_anchor([j], OLD, NEW) for j in range(N)], axis=0)
+    np.testing.assert_allclose(mean, truth(NEW), rtol=1e-12)
+
+
+def test_the_noise_of_first_order_svrg_is_of_second_order_where_that_of_svrg_is_of_first():
+    direction = NEW - OLD
+    errors = []
+    for t in (1e-2, 1e-3):
+        x = OLD + t * direction
+        corrected = [from_anchor([j], OLD, x) - truth(x) for j in range(N)]
+        plain = [np.asarray(spider(truth(OLD), curved(j, x), curved(j, OLD))) - truth(x) for j in range(N)]
+        errors.append([np.abs(np.array(e)[:, 1]).max() for e in (corrected, plain)])
+    second, first = np.array(errors[0]) / np.array(errors[1])
+    np.testing.assert_allclose(second, 100.0, rtol=1e-3)
+    np.testing.assert_allclose(first, 10.0, rtol=0.2)
 
 
 # ---- smoothness --------------------------------------------------------------------------------------------------------
