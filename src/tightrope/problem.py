@@ -122,7 +122,7 @@ def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
 
     Args:
         A: a matrix with one column a parameter: an array, a SciPy or JAX sparse array; or an operator: a Lineax one, or a
-            linear function of vec(x). Of the last three only products with A and Aᵀ are ever formed by a method.
+            linear function of vec(x), written with JAX. Of all but an array a method only ever forms products with A and Aᵀ.
         b: right-hand side, one number a row of A.
         name: how results call it; default "affine".
 
@@ -146,32 +146,62 @@ def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
         vector = ravel_pytree(params)[0]
         if shape is not None and vector.size != shape[1]:
             raise ValueError(f"affine: A has {shape[1]} columns but x has {vector.size} entries; they must match")
-        return times(vector)
+        value = jnp.atleast_1d(times(vector))
+        if value.shape != right.shape:
+            raise ValueError(
+                f"affine: A maps x, of {vector.size} entries, to an array of shape {value.shape}, "
+                f"and b has shape {right.shape}; they must match"
+            )
+        return value.astype(vector.dtype) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
     return replace(_constraint("equals", product, right, right, None, name or "affine"), matrix=A)
 
 
 def _linear_map(A: Any) -> tuple[Callable[[Any], Any], tuple[int, int] | None]:
-    """The map v ↦ Av in v's dtype, and A's shape where it is known."""
+    """The map v ↦ Av, computed in v's dtype where A's numbers can be seen, and A's shape where it is known."""
     if hasattr(A, "mv") and hasattr(A, "in_size"):  # Lineax
-        return A.mv, (A.out_size(), A.in_size())
+        return lambda v: _in_dtype(A, v.dtype).mv(v), (A.out_size(), A.in_size())
+    if hasattr(A, "matvec"):
+        raise TypeError(
+            f"affine: A must be something that JAX can differentiate, got {type(A).__name__}, which computes in NumPy; "
+            "pass the matrix itself (an array or a SciPy sparse array), or a linear function written with jax.numpy"
+        )
     if callable(A):
         return A, None
-    if scipy.sparse.issparse(A):
-        A = BCOO.from_scipy_sparse(A)
-    if isinstance(A, JAXSparse):
-        matrix: Any = A
-    else:
-        matrix = np.asarray(A, float)
-    if len(matrix.shape) != 2:
-        raise ValueError(f"affine: A must be a matrix, got an array of shape {matrix.shape}")
-    if not all(np.isfinite(np.asarray(part)).all() for part in jax.tree.leaves(matrix)):
+    shape, numbers, times = _sparse(A) if isinstance(A, JAXSparse) or scipy.sparse.issparse(A) else _dense(A)
+    if len(shape) != 2:
+        raise ValueError(f"affine: A must be a matrix, got an array of shape {shape}")
+    if not np.isfinite(numbers).all():
         raise ValueError("affine: A contains NaN or infinity; expected finite numbers")
+    return times, (shape[0], shape[1])
 
-    def times(v: Any) -> Any:
-        return jax.tree.map(lambda a: jnp.asarray(a, v.dtype) if eqx.is_inexact_array_like(a) else a, matrix) @ v
 
-    return times, matrix.shape
+def _dense(A: Any) -> tuple[tuple[int, ...], np.ndarray, Callable[[Any], Any]]:
+    """A's shape, its numbers, and v ↦ Av."""
+    try:
+        array = np.asarray(A, float)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"affine: A must be an array of numbers, a SciPy or JAX sparse array, a Lineax operator or a linear function, "
+            f"got {type(A).__name__}"
+        ) from None
+    # Full precision by name: the default rounds float32 products to ten bits on some accelerators.
+    return array.shape, array, lambda v: jnp.matmul(jnp.asarray(array, v.dtype), v, precision="highest")
+
+
+def _sparse(A: Any) -> tuple[tuple[int, ...], np.ndarray, Callable[[Any], Any]]:
+    """A's shape, the numbers it stores, and v ↦ Av; SciPy's numbers keep their precision until v's dtype is known."""
+    if isinstance(A, JAXSparse):
+        return A.shape, np.asarray(A.data), lambda v: _in_dtype(A, v.dtype) @ v
+    parts, shape = scipy.sparse.coo_array(A), tuple(A.shape)
+    parts.sum_duplicates()
+    numbers, places = np.asarray(parts.data, float), np.stack(parts.coords, axis=1).astype(np.int32)
+    return shape, numbers, lambda v: BCOO((jnp.asarray(numbers, v.dtype), jnp.asarray(places)), shape=shape) @ v
+
+
+def _in_dtype(tree: Any, dtype: Any) -> Any:
+    """The same with its floats in this dtype."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
 
 
 def _constraint(
