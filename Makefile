@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint pytest bench full lock clean
+.PHONY: demo test lint pytest bench rates full lock clean
 demo: $(VENV)/.installed
 	$(BIN)/tightrope demo
 
@@ -20,7 +20,12 @@ pytest: $(VENV)/.installed
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py
 
-full: test bench
+rates: $(VENV)/.installed
+	$(BIN)/python -m tightrope.experiments.rates --out src/tightrope/experiments/rates/checks.json
+
+# Everything at full size: every method on every problem of the zoo that it takes, and the measured rates.
+full: test bench rates
+	FULL=1 $(BIN)/python -m pytest -n 2 tests/convergence
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tightrope needs Python 3.11 or newer, this is %s" % sys.version.split()[0])'

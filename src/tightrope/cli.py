@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,16 @@ except ImportError:
     raise SystemExit("tightrope: the command line needs Typer and Rich: pip install 'tightrope[cli]'") from None
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+WIDE = 160
+"""Columns from which on the list of methods is a table."""
+METHODS = {"From the papers": tr.methods.PAPERS, "Compared with them": tr.methods.COMPARED}
+LEGEND = (
+    "∇f, ∇g: gradient of the objective, of one constraint; c: values of all constraints; J: their Jacobian; Jᵀy, Jd: "
+    "products with it; k, K: steps so far, steps of a run.",
+    "[reconstructed]: the rule, or the part that is named, is not quoted from a public source; the docstring of the "
+    "method's module says what was filled in.",
+)
 
 Steps = Annotated[int, typer.Option(min=1, metavar="N", help="How many steps a run takes.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="N", help="The same seed gives the same run.")]
@@ -127,14 +138,15 @@ def show_methods() -> None:
     Example:
       tightrope methods | less
     """
-    table = _table("method and its paper", "problems it takes", "guarantee", "cost of a step", lines=True)
-    table.expand, table.columns[0].width = True, max(map(len, tr.methods.every()))
-    for column, ratio in zip(table.columns[1:], (3, 4, 2), strict=True):
-        column.ratio = ratio
-    for name, method in tr.methods.every().items():
-        title, cost = Text.assemble((name, "bold"), "\n", method.reference), method.cost.replace(", ", ",\n")
-        table.add_row(title, _takes(method.accepts), method.guarantee, cost)
-    _print(table)
+    width = Console().width
+    for title, methods in METHODS.items():
+        _print(Text(title, "bold underline"))
+        if width < WIDE:
+            _print(_method_blocks(methods, width))
+        else:
+            _print(_method_table(methods))
+    for note in LEGEND:
+        _print(textwrap.fill(note, width))
 
 
 @app.command("problems")
@@ -227,7 +239,7 @@ def _checked(target: str, found: Any) -> tuple[tr.Problem, Any, tr.zoo.Solution 
 # ---------------------------------------------------------------------- what is printed
 
 
-def _print(what: Table | str) -> None:
+def _print(what: Table | Text | str) -> None:
     """Print as wide as the terminal is, 80 columns in a pipe; brackets are brackets, not markup."""
     Console(markup=False, highlight=False).print(what)
 
@@ -239,13 +251,45 @@ def _table(*titles: str, lines: bool = False) -> Table:
     return table
 
 
+def _method_blocks(methods: Iterable[type[tr.methods.Method]], width: int) -> Text:
+    text = Text()
+    for method in methods:
+        text.append(f"\n{method.__name__}\n", "bold")
+        facts = method.reference, _takes(method.accepts), method.guarantee, method.cost
+        for label, fact in zip(("paper", "takes", "guarantee", "a step"), facts, strict=True):
+            line = textwrap.fill(f"  {label:11}{fact}", width, subsequent_indent=13 * " ", break_on_hyphens=False)
+            text.append(line + "\n")
+    return _marked(text)
+
+
+def _method_table(methods: Iterable[type[tr.methods.Method]]) -> Table:
+    table = _table("method and its paper", "problems it takes", "guarantee", "cost of a step", lines=True)
+    table.expand = True
+    for column, ratio in zip(table.columns, (7, 6, 8, 5), strict=True):
+        column.ratio = ratio
+    for method in methods:
+        title = _marked(Text.assemble((method.__name__, "bold"), "\n", method.reference))
+        table.add_row(title, _takes(method.accepts), method.guarantee, method.cost)
+    return table
+
+
+def _marked(text: Text) -> Text:
+    """The text, with what is reconstructed in colour."""
+    text.highlight_regex(r"\[[^]]*reconstructed\]", "yellow")
+    return text
+
+
 def _takes(accepts: tr.methods.Accepts) -> str:
     """What a method declares about its problems, in words."""
-    equalities = {"any": ["equalities"], "affine": ["affine equalities"], "none": []}[accepts.equalities]
-    kinds = equalities + ["inequalities"] * accepts.inequalities
+    kinds = ["equalities"] * (accepts.equalities == "any") + ["inequalities"] * accepts.inequalities
     data = "with or without data" if accepts.stochastic else "without data"
-    sets = {"projection": "sets with a projection", "lmo": "sets with a linear minimiser"}[accepts.needs]
-    return f"{' and '.join(kinds)} {data}; {sets}"
+    sets = {
+        "projection": "sets with a projection",
+        "lmo": "sets with a linear minimiser",
+        "everywhere": "no set, x free",
+    }[accepts.needs]
+    affine = ["affine equalities"] * (accepts.equalities == "affine")
+    return "; ".join([*affine, *([f"{' and '.join(kinds)} {data}"] if kinds else []), sets])
 
 
 def _against(result: tr.Result, solution: tr.zoo.Solution) -> Table:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import tightrope as tr
@@ -95,22 +93,3 @@ def test_samples_are_the_rows_that_were_drawn_and_used():
     assert tr.solve(shared, X0, tr.methods.GradientDescentAscent(), steps=50).samples == 50 * 16
     assert joint.history["samples"][-1] == joint.samples
     assert joint.history["epochs"][-1] == joint.samples / 400
-
-
-@pytest.mark.parametrize("name", sorted(tr.methods.every()))
-def test_the_state_grows_with_x_and_the_constraints_alone(name):
-    """Neither the number of steps nor of rows of data enters the size of a state."""
-    from tightrope.parameters import Parameters
-    from tightrope.record import Record
-    from tightrope.run import Run
-
-    def size(n, m, rows, steps):
-        data = tr.Dataset(points(rows, n), batch_size=8)
-        problem = tr.Problem(loss, tr.at_most(lambda w: w[:m], 1.0, name="rows"), data=data)
-        method = tr.methods.by_name(name)()
-        run = Run(problem, Parameters(jnp.zeros(n)), [m], method, steps=steps, seeds=[0], record=Record(1), stop=None)
-        return sum(np.size(leaf) for leaf in jax.tree.leaves(run.carry.state))
-
-    small = size(4, 2, 50, 10)
-    assert small <= 6 * (4 + 2) + 10
-    assert size(4, 2, 500, 10_000) == small

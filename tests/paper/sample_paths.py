@@ -4,6 +4,7 @@ Nothing here knows an algorithm: it only calls `init` and `step` as the loop doe
 """
 
 import functools
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -54,11 +55,11 @@ def _draws(oracle_of: Any, roles: tuple[tuple[str, int | None], ...], steps: int
 
 @functools.cache
 def _run(oracle_of: Any, steps: int) -> Any:
-    """Compiled: (method, start, draws) ↦ states and infos of all steps, and the method's output."""
-    oracle = _oracle(*oracle_of)
+    """Compiled: (method, start, multipliers, draws) ↦ states and infos of all steps, and the method's output."""
+    plain = _oracle(*oracle_of)
 
-    def run(method: Method, start: Any, draws: Any) -> Any:
-        horizon = jnp.int32(steps)
+    def run(method: Method, start: Any, multipliers: Any, draws: Any) -> Any:
+        oracle, horizon = replace(plain, multipliers=multipliers), jnp.int32(steps)
 
         def one(state: Any, at: Any) -> Any:
             k, drawn = at
@@ -71,7 +72,7 @@ def _run(oracle_of: Any, steps: int) -> Any:
         join = lambda head, tail: jnp.concatenate([head[None], tail])
         return jax.tree.map(join, first, states), infos, method.output(last)
 
-    return quick_jit(run), quick_jit(jax.vmap(lambda *arguments: run(*arguments)[2], in_axes=(None, None, 0)))
+    return quick_jit(run), quick_jit(jax.vmap(lambda *arguments: run(*arguments)[2], in_axes=(None, None, None, 0)))
 
 
 def _prepare(problem: Problem, x0: np.ndarray, method: Method, sizes: list[int], steps: int) -> Any:
@@ -91,11 +92,16 @@ def drive(
     steps: int,
     seed: int = 0,
     start: np.ndarray | None = None,
+    multipliers: np.ndarray | None = None,
 ) -> Path:
-    """All iterates of a method from `start` (default x0; with slacks [x0, s]) and the draws that they came from."""
+    """All iterates of a method from `start` (default x0; with slacks [x0, s]) and the draws that they came from.
+
+    Dual variables start at `multipliers` of the method's rows (default 0).
+    """
     oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, sizes, steps)
     drawn = draws(np.uint32(seed))
-    out = run(method, jnp.asarray(x0 if start is None else start), drawn)
+    first = oracle.multipliers if multipliers is None else jnp.asarray(multipliers)
+    out = run(method, jnp.asarray(x0 if start is None else start), first, drawn)
     (states, infos, _), (samples, uniforms) = jax.tree.map(np.asarray, (out, drawn[:2]))
     at = lambda tree, k: jax.tree.map(lambda a: a[k], tree)
     return Path(
@@ -114,8 +120,8 @@ def outputs(
     problem: Problem, x0: np.ndarray, method: Method, *, sizes: list[int], steps: int, seeds: int
 ) -> np.ndarray:
     """`method.output` after `steps` steps, for the seeds 0, 1, …: one row a seed."""
-    _, method, (_, draws), (_, run) = _prepare(problem, x0, method, sizes, steps)
-    return np.asarray(run(method, jnp.asarray(x0), draws(np.arange(seeds, dtype=np.uint32))))
+    oracle, method, (_, draws), (_, run) = _prepare(problem, x0, method, sizes, steps)
+    return np.asarray(run(method, jnp.asarray(x0), oracle.multipliers, draws(np.arange(seeds, dtype=np.uint32))))
 
 
 def visited(problem: Problem, x0: np.ndarray, method: Method, *, steps: int, seed: int = 0) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Gradient descent-ascent against a NumPy transcription, Adam included, on the same samples."""
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -71,6 +72,55 @@ def rule(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, sa
     return Transcribed(np.stack(path), np.stack(duals), cuts, projections)
 
 
+def lagrangian_gradient(x: np.ndarray, multipliers: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    _, jacobian = rows_and_jacobian(x, rows)
+    return f_gradient(x, rows) + sum(m * line for m, line in zip(multipliers, jacobian, strict=True))
+
+
+def kept_signs(multipliers: np.ndarray) -> np.ndarray:
+    return np.array([multipliers[0], *(max(m, 0.0) for m in multipliers[1:])])
+
+
+def alternating(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, samples: list) -> Transcribed:
+    """Descent in x first; then λ climbs at the new x, on rows of its own."""
+    multipliers = np.zeros(4)
+    path, duals, cuts, projections = [x], [multipliers], 0, 0
+    for k, (joint, second) in enumerate(samples, start=1):
+        moved = x - eta * k**-decay * primal.direction(lagrangian_gradient(x, multipliers, joint))
+        x = np.clip(moved, *BOX)
+        c, _ = rows_and_jacobian(x, second)
+        climbed = multipliers + sigma * k**-decay * dual.direction(c)
+        multipliers = kept_signs(climbed)
+        cuts += int(np.any(multipliers != climbed))
+        projections += int(np.any(x != moved))
+        path.append(x)
+        duals.append(multipliers)
+    return Transcribed(np.stack(path), np.stack(duals), cuts, projections)
+
+
+def extragradient(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, samples: list) -> Transcribed:
+    """To a half point along the directions of the slopes at (x, λ), which are then forgotten; from (x, λ) again along those of
+    the slopes at the half point, on rows of their own.
+    """
+    multipliers = np.zeros(4)
+    path, duals, cuts, projections = [x], [multipliers], 0, 0
+    for k, (joint, second) in enumerate(samples, start=1):
+        down, up = eta * k**-decay, sigma * k**-decay
+        c, _ = rows_and_jacobian(x, joint)
+        try_primal, try_dual = copy.deepcopy((primal, dual))
+        half = np.clip(x - down * try_primal.direction(lagrangian_gradient(x, multipliers, joint)), *BOX)
+        half_multipliers = kept_signs(multipliers + up * try_dual.direction(c))
+        c, _ = rows_and_jacobian(half, second)
+        moved = x - down * primal.direction(lagrangian_gradient(half, half_multipliers, second))
+        climbed = multipliers + up * dual.direction(c)
+        x, multipliers = np.clip(moved, *BOX), kept_signs(climbed)
+        cuts += int(np.any(multipliers != climbed))
+        projections += int(np.any(x != moved))
+        path.append(x)
+        duals.append(multipliers)
+    return Transcribed(np.stack(path), np.stack(duals), cuts, projections)
+
+
 # ---- a problem with an equality, a band and a floor, all random ------------------------------------------------------------
 
 N, DIM, BATCH, BOX = 40, 3, 3, (-0.9, 0.8)
@@ -135,6 +185,28 @@ def test_iterates_and_multipliers_are_those_of_the_rule_on_the_same_samples(vari
     assert expected.projections > 0
     assert expected.multipliers[:, 0].min() < 0 < expected.multipliers[:, 0].max() or variant != "plain"
     assert set(path.infos) == {(1, 1, 1, BATCH)}
+
+
+UPDATES = {"alternating": (alternating, (1, 2, 1, 2 * BATCH)), "extragradient": (extragradient, (2, 2, 2, 2 * BATCH))}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("variant", ["plain", "adam-both"])
+@pytest.mark.parametrize("update", list(UPDATES))
+def test_alternating_and_extragradient_steps_are_those_of_their_rules_on_the_same_samples(update, variant, decay):
+    (by_hand, cost), (primal, dual, directions) = UPDATES[update], VARIANTS[variant]
+    eta, sigma = (0.3, 0.8) if decay else (0.1, 0.3)
+    method = GradientDescentAscent(step_size=eta, dual_step_size=sigma, decay=decay, update=update, **directions)
+    path = drive(problem(), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=1)
+    samples = [(path.samples["joint"][k][0], path.samples["second"][k][0]) for k in range(1, STEPS + 1)]
+    expected = by_hand(primal(), dual(), eta, sigma, decay, X1, samples)
+    np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
+    raw = np.stack([np.asarray(path.oracle.rows.to_raw(path.method.multipliers(state))) for state in path.states])
+    np.testing.assert_allclose(raw, to_raw(expected.multipliers), rtol=1e-9, atol=1e-12)
+    assert expected.cuts > 3
+    assert expected.projections > 0
+    assert np.any(np.stack([joint != second for joint, second in samples]))
+    assert set(path.infos) == {cost}
 
 
 def test_an_equality_may_have_a_negative_multiplier_and_an_inequality_never_has():

@@ -17,6 +17,8 @@ from tightrope.parameters import Parameters
 from tightrope.reformulate import oracle_for
 
 T = 40
+HALF = ("diminishing", "strongly_convex")  # recording from S = T/2: Theorem 4.3 and Theorem A.10, case II of each
+POLYAK = {"switching": 1.0, "unbounded": 0.6}  # the factor of Polyak's step on J: 1 (Prop. 5.5), ν'/(2M) (A.8)
 
 
 @pytest.fixture(autouse=True)
@@ -51,16 +53,16 @@ def algorithm(p: Problem, rule: str, E1: float, E2: float, x0: np.ndarray, value
     """Algorithm 2 (Algorithm 1 where nothing is random): `values[t]` decides, `samples[t]` gives the subgradients."""
     x, path, flags, steps, which_row, found = x0, [x0], [], [], [], []
     for t in range(len(samples)):
-        decay = 1 / np.sqrt(t + 1) if rule == "diminishing" else 1.0
-        epsilon, eta = E1 * decay, E2 * decay
+        decay = 1 / np.sqrt(t + 1) if rule in HALF else 1.0
+        epsilon, eta = 0.0 if rule == "strongly_convex" else E1 * decay, E2 * decay
         omega = p.g(x, values[t])
         i = int(np.argmax(omega))
         if omega[i] <= epsilon:
             direction = p.subgradient(x, samples[t])
         else:
             direction = p.g_subgradients(x, samples[t])[i]
-            if rule == "switching":
-                eta = omega[i] / (direction @ direction) if direction @ direction > 0 else 0.0
+            if rule in POLYAK:
+                eta = POLYAK[rule] * omega[i] / (direction @ direction) if direction @ direction > 0 else 0.0
         x = p.project(x - eta * direction)
         path.append(x)
         flags.append(omega[i] <= epsilon)
@@ -117,29 +119,60 @@ FIXED = Problem(
     g_subgradients=fixed_row_gradients,
     project=lambda x: ball(x, RADIUS),
 )  # fmt: skip
+
+
+@functools.cache
+def strong() -> tr.Problem:
+    """Strongly convex rows and no equality: ε_t = 0 would leave I empty with one."""
+    bowls = lambda x: jnp.stack([x @ x + 2 * x[0], x @ x - x[1] + jnp.abs(x[2])])
+    shell = tr.at_most(lambda x: 2 * (x @ x) + 1.5 * x[2], 1.2, name="shell")
+    return tr.Problem(fixed_f, [tr.at_most(bowls, 1.0), shell], domain=tr.domains.L2Ball(RADIUS))
+
+
+STRONG = FIXED._replace(
+    g=lambda x, _: np.array([
+        x @ x + 2 * x[0] - 1.0, x @ x - x[1] + abs(x[2]) - 1.0, 2 * (x @ x) + 1.5 * x[2] - 1.2
+    ]),
+    g_subgradients=lambda x, _: np.array([
+        2 * x + np.array([2.0, 0, 0]), 2 * x + np.array([0, -1.0, np.sign(x[2])]), 4 * x + np.array([0, 0, 1.5])
+    ]),
+)  # fmt: skip
 CONSTANTS = {"static": (0.2, 0.03), "diminishing": (0.3, 0.06), "switching": (0.1, 0.5)}
 RULES = list(CONSTANTS)
+CONSTANTS |= {"strongly_convex": (None, 0.2), "unbounded": (0.1, 0.5)}
+ALL_RULES = list(CONSTANTS)
 
 
 def method_of(rule: str, **choices) -> SwitchingSubgradient:
     tolerance, step_size = CONSTANTS[rule]
-    return SwitchingSubgradient(step_size=step_size, tolerance=tolerance, rule=rule, **choices)
+    margin = {"margin": POLYAK[rule]} if rule == "unbounded" else {}
+    return SwitchingSubgradient(step_size=step_size, tolerance=tolerance, rule=rule, **margin, **choices)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@functools.cache
+def deterministic(rule: str, seed: int = 0) -> tuple:
+    """A rule's run on a problem without data, and what it should be; the seed is for the output alone."""
+    problem, by_hand, sizes = (strong(), STRONG, [2, 1]) if rule == "strongly_convex" else (fixed(), FIXED, [1, 1, 1])
+    path = drive(problem, START, method_of(rule), sizes=sizes, steps=T, seed=seed)
+    return path, algorithm(by_hand, rule, *CONSTANTS[rule], START, nothing(T), nothing(T))
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
 def test_deterministic_iterates_are_those_of_algorithm_1(rule):
-    path = drive(fixed(), START, method_of(rule), sizes=[1, 1, 1], steps=T)
-    expected = algorithm(FIXED, rule, *CONSTANTS[rule], START, nothing(T), nothing(T))
+    path, expected = deterministic(rule)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     assert 5 < expected.in_I.sum() < T - 5
-    assert len(set(expected.row[~expected.in_I])) >= 3
-    assert {2, 3} & set(expected.row[~expected.in_I]), "the affine equality is never the worst row"
+    worst = set(expected.row[~expected.in_I])
+    if rule == "strongly_convex":
+        assert len(worst) >= 2
+    else:
+        assert len(worst) >= 3
+        assert {2, 3} & worst, "the affine equality is never the worst row"
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ALL_RULES)
 def test_only_the_subgradient_that_is_used_is_computed_and_counted(rule):
-    path = drive(fixed(), START, method_of(rule), sizes=[1, 1, 1], steps=T)
-    expected = algorithm(FIXED, rule, *CONSTANTS[rule], START, nothing(T), nothing(T))
+    path, expected = deterministic(rule)
     assert [tuple(info) for info in path.infos] == [(1, 1, 0, 0) if i else (0, 2, 1, 0) for i in expected.in_I]
 
 
@@ -155,17 +188,35 @@ def test_the_objective_is_not_touched_where_the_constraint_is_stepped_along(x, c
     assert len(calls) == computed
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ALL_RULES)
 def test_multipliers_are_the_steps_along_each_row_over_the_steps_along_the_objective(rule):
-    path = drive(fixed(), START, method_of(rule), sizes=[1, 1, 1], steps=T)
-    expected = algorithm(FIXED, rule, *CONSTANTS[rule], START, nothing(T), nothing(T))
-    recorded = np.arange(T) >= (T // 2 if rule == "diminishing" else 0)
-    weights = [expected.eta[recorded & ~expected.in_I & (expected.row == i)].sum() for i in range(5)]
+    path, expected = deterministic(rule)
+    recorded = np.arange(T) >= (T // 2 if rule in HALF else 0)
+    rows = len(np.asarray(path.oracle.rows.sign))
+    weights = [expected.eta[recorded & ~expected.in_I & (expected.row == i)].sum() for i in range(rows)]
     weights = np.array(weights) / expected.eta[recorded & expected.in_I].sum()
     raw = np.asarray(path.oracle.rows.to_raw(path.method.multipliers(path.states[-1])))
-    signed = [weights[0] - weights[1], weights[2] - weights[3], weights[4]]
+    signed = weights if rows == 3 else [weights[0] - weights[1], weights[2] - weights[3], weights[4]]
     np.testing.assert_allclose(raw, signed, rtol=1e-9, atol=1e-12)
     assert np.count_nonzero(weights) >= 2
+
+
+@pytest.mark.parametrize("rule", ALL_RULES)
+def test_each_rule_has_its_own_output(rule):
+    """Output I or II as the rule's theorem has it, kept on line: x_t takes the place with probability η_t / Σ η."""
+    everywhere, kept = rule in ("switching", "strongly_convex"), []
+    for seed in range(5):
+        path, expected = deterministic(rule, seed)
+        total, picked = 0.0, -1
+        for t in range(T // 2 if rule in HALF else 0, T):
+            weight = expected.eta[t] if expected.in_I[t] or everywhere else 0.0
+            total += weight
+            if path.uniforms[t + 1] * total < weight:
+                picked = t
+        np.testing.assert_allclose(path.method.output(path.states[-1]), expected.x[picked], rtol=1e-9)
+        kept.append(expected.in_I[picked])
+    assert any(kept)
+    assert all(kept) != everywhere, "the other output would do as well: this proves nothing"
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.25])
@@ -221,7 +272,7 @@ def test_with_exact_values_only_the_subgradients_are_sampled(rule):
     ]
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ALL_RULES)
 def test_with_sampled_values_one_sample_decides_and_another_gives_the_subgradient(rule):
     path = drive(random_problem(), START, method_of(rule, value_batch=VALUE_BATCH), sizes=[1], steps=T, seed=4)
     values, samples = drawn(path, "value", T), drawn(path, "subgradient", T)

@@ -70,21 +70,51 @@ def test_version():
     assert call("--version").output == f"tightrope {tr.__version__}\n"
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
-def test_methods_cuts_nothing_off(columns):
+def said_of(method):
+    return method.__name__ + method.reference + cli._takes(method.accepts) + method.guarantee + method.cost
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 159])
+def test_methods_says_all_one_by_one(columns):
     output = call("methods", columns=columns).output
     assert max(map(len, output.splitlines())) <= columns
-    cells = ["method and its paper", "problems it takes", "guarantee", "cost of a step"]
-    for name, method in tr.methods.every().items():
-        assert re.search(rf"^ *{name} ", output, re.MULTILINE)
-        cells += [name, method.reference, cli._takes(method.accepts), method.guarantee, method.cost]
-    assert letters(output) == letters("".join(cells))
+    assert not re.search(r"[ \t]$", output, re.MULTILINE)
+    labels = len(tr.methods.every()) * "paper takes guarantee a step"
+    said = "".join(map(said_of, tr.methods.every().values()))
+    assert letters(output) == letters(said + labels + "".join(cli.METHODS) + "".join(cli.LEGEND))
+
+
+@pytest.mark.parametrize("columns", [160, 200])
+def test_methods_says_all_in_a_table(columns):
+    output = call("methods", columns=columns).output
+    assert max(map(len, output.splitlines())) <= columns
+    titles = len(cli.METHODS) * "method and its paper problems it takes guarantee cost of a step"
+    said = "".join(map(said_of, tr.methods.every().values()))
+    assert letters(output) == letters(said + titles + "".join(cli.METHODS) + "".join(cli.LEGEND))
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_methods_of_the_papers_come_first_each_group_under_its_title(columns):
+    output = call("methods", columns=columns).output
+    order = [line.split()[0] for line in output.splitlines() if line.strip().split(" ")[0] in tr.methods.every()]
+    assert order == list(tr.methods.every())
+    first, _, second = output.partition("Compared with them")
+    assert all(method.__name__ in first for method in tr.methods.PAPERS)
+    assert all(re.search(rf"^ *{method.__name__}\b", second, re.MULTILINE) for method in tr.methods.COMPARED)
+
+
+def test_what_is_reconstructed_is_marked():
+    text = cli._marked(cli.Text("TStoM [inner\n budget reconstructed], [1]"))
+    assert [text.plain[span.start : span.end] for span in text.spans] == ["[inner\n budget reconstructed]"]
 
 
 def test_what_a_method_takes_is_said_in_words():
     accepts = tr.methods.Accepts("affine", inequalities=True, stochastic=False, form="native", needs="lmo")
-    assert cli._takes(accepts) == "affine equalities and inequalities without data; sets with a linear minimiser"
+    assert cli._takes(accepts) == "affine equalities; inequalities without data; sets with a linear minimiser"
     assert cli._takes(accepts._replace(equalities="none", stochastic=True)).startswith("inequalities with or without")
+    assert cli._takes(accepts._replace(equalities="any")).startswith("equalities and inequalities without data;")
+    only_linear = accepts._replace(inequalities=False, needs="everywhere")
+    assert cli._takes(only_linear) == "affine equalities; no set, x free"
 
 
 def test_problems_cuts_nothing_off():

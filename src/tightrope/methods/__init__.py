@@ -1,32 +1,88 @@
 """The methods: one algorithm, one file."""
 
 from .base import Accepts, Draw, Info, Method
+from .conservative_frank_wolfe import ConservativeFrankWolfe
+from .conservative_saddle import ConservativeSaddle
+from .constraint_extrapolation import ConstraintExtrapolation
+from .cooperative_approximation import CooperativeApproximation
+from .drift_plus_penalty import DriftPlusPenalty
+from .exact_penalty import ExactPenalty
 from .gradient_descent_ascent import GradientDescentAscent
+from .inexact_alm import InexactALM
+from .linearized_alm import LinearizedALM
+from .linearized_penalty import LinearizedPenalty
+from .momentum_alm import MomentumALM
+from .proximal_point import ProximalPoint
+from .smoothed_lagrangian import SmoothedLagrangian
+from .stochastic_frank_wolfe import StochasticFrankWolfe
+from .stochastic_sqp import StochasticSQP
 from .switching_subgradient import SwitchingSubgradient
 from .truncated_momentum import TruncatedMomentum
+from .two_phase_momentum import TwoPhaseMomentum
 
 __all__ = [
     "Accepts",
+    "ConservativeFrankWolfe",
+    "ConservativeSaddle",
+    "ConstraintExtrapolation",
+    "CooperativeApproximation",
     "Draw",
+    "DriftPlusPenalty",
+    "ExactPenalty",
     "GradientDescentAscent",
+    "InexactALM",
     "Info",
+    "LinearizedALM",
+    "LinearizedPenalty",
     "Method",
+    "MomentumALM",
+    "ProximalPoint",
+    "SmoothedLagrangian",
+    "StochasticFrankWolfe",
+    "StochasticSQP",
     "SwitchingSubgradient",
     "TruncatedMomentum",
+    "TwoPhaseMomentum",
     "by_name",
     "every",
 ]
 
+PAPERS: tuple[type[Method], ...] = (
+    LinearizedALM,
+    LinearizedPenalty,
+    TruncatedMomentum,
+    ExactPenalty,
+    SwitchingSubgradient,
+    ConservativeSaddle,
+    ConservativeFrankWolfe,
+)
+"""The methods of the papers that this library is written after, in their order."""
+
+COMPARED: tuple[type[Method], ...] = (
+    TwoPhaseMomentum,
+    InexactALM,
+    MomentumALM,
+    ConstraintExtrapolation,
+    CooperativeApproximation,
+    ProximalPoint,
+    DriftPlusPenalty,
+    StochasticFrankWolfe,
+    StochasticSQP,
+    SmoothedLagrangian,
+    GradientDescentAscent,
+)
+"""The methods that they are compared with, and the field's own."""
+
 
 def every() -> dict[str, type[Method]]:
-    """All methods, by name.
+    """All methods, by name; those of the papers first.
 
     Example:
         >>> import tightrope as tr
         >>> "TruncatedMomentum" in tr.methods.every()
         True
     """
-    return {cls.__name__: cls for cls in (TruncatedMomentum, SwitchingSubgradient, GradientDescentAscent)}
+    return {cls.__name__: cls for cls in PAPERS + COMPARED}
 
 
 def by_name(name: str) -> type[Method]:

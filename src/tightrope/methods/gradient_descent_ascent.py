@@ -1,11 +1,20 @@
 r"""Gradient descent-ascent on the Lagrangian, with any Optax directions: the everyday baseline.
 
-    x_{k+1} = P_X(x_k − η_k p),  p = primal direction of ∇f(x_k, ξ) + J(x_k, ζ)ᵀλ_k
-    λ_{k+1} = [λ_k + σ_k q]₊,    q = dual direction of c(x_k, ζ);  equalities are not cut at 0
-    η_k = step_size / k^decay,   σ_k = dual_step_size / k^decay
+With p(x, λ; ζ) the primal direction of ∇f(x, ζ) + J(x, ζ)ᵀλ, q(x; ζ) the dual direction of c(x, ζ), [·]₊ the cut at 0 of the
+inequalities' multipliers alone, η_k = step_size / k^decay and σ_k = dual_step_size / k^decay:
 
-Simultaneous: both use x_k and λ_k. The Lagrangian's gradient is linear in J and in c, so one sample serves both.
-No guarantee of the last iterate in general; for convex problems the average converges like K^{-1/2}.
+    simultaneous:   x_{k+1} = P_X(x_k − η_k p(x_k, λ_k; ζ)),   λ_{k+1} = [λ_k + σ_k q(x_k; ζ)]₊
+    alternating:    x_{k+1} as before,                         λ_{k+1} = [λ_k + σ_k q(x_{k+1}; ζ')]₊
+    extragradient:  x_½, λ_½ as x_{k+1}, λ_{k+1} of 'simultaneous', then from the old point with the slopes of the new one
+                    x_{k+1} = P_X(x_k − η_k p(x_½, λ_½; ζ')),  λ_{k+1} = [λ_k + σ_k q(x_½; ζ')]₊
+
+ζ and ζ' (roles 'joint' and 'second') are independent. The Lagrangian's gradient is linear in J and in c, so one sample serves
+both at one point; at a point that ζ has led to it does not. Extragradient's two directions of a step both start from the
+Optax states of the step before, and the second alone is remembered.
+
+No guarantee of the last iterate in general; for convex problems the average converges like K^{-1/2}. Where the objective
+bends too little (a linear one) the simultaneous rule with constant steps circles around the solution, outwards; the
+alternating one circles at a distance; the extragradient's iterates converge if the steps are short and nothing is noisy.
 """
 
 from __future__ import annotations
@@ -19,10 +28,12 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from ..estimators import scales
-from ..oracle import Oracle
-from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from ..oracle import Oracle, Sample
+from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 
 ADAM, PLAIN = optax.scale_by_adam(), optax.identity()
+CALLS = {"simultaneous": (1, 1, 1), "alternating": (1, 2, 1), "extragradient": (2, 2, 2)}
+"""Objective gradients, constraint values and Jacobian products of a step."""
 
 
 class State(NamedTuple):
@@ -44,6 +55,8 @@ class GradientDescentAscent(Method):
         primal: an Optax direction such as `optax.scale_by_adam()` (not `optax.adam(…)`, which has a step size of its own).
             Each new one compiles again: keep it in a variable where you try many step sizes.
         dual: the same for the multipliers.
+        update: 'simultaneous'; 'alternating', where the multipliers see the new x; or 'extragradient', where a step is
+            taken along the slopes that a first, provisional step has found.
 
     Example:
         >>> import jax.numpy as jnp, optax, tightrope as tr
@@ -59,11 +72,12 @@ class GradientDescentAscent(Method):
     decay: Hyper = hyper(0.5, strict=False)
     primal: optax.GradientTransformation = eqx.field(default=ADAM, static=True)
     dual: optax.GradientTransformation = eqx.field(default=PLAIN, static=True)
+    update: str = choice("simultaneous", *CALLS)
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="native", needs="projection")
     reference: ClassVar[str] = "Arrow, Hurwicz, Uzawa 1958; the baseline of deep learning with constraints"
     guarantee: ClassVar[str] = "convex: the average at K^(-1/2); none otherwise"
-    cost: ClassVar[str] = "1 ∇f, 1 c, 1 Jᵀy"
+    cost: ClassVar[str] = "1 ∇f, 1 c (2 alternating), 1 Jᵀy; extragradient: 2 of each"
 
     def __check_init__(self) -> None:
         for name in ("primal", "dual"):
@@ -74,7 +88,7 @@ class GradientDescentAscent(Method):
                 )
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return {"joint": None}
+        return {"joint": None} if self.update == "simultaneous" else {"joint": None, "second": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         if all(value is not None for value in (self.step_size, self.dual_step_size)):
@@ -94,17 +108,45 @@ class GradientDescentAscent(Method):
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, multipliers, sample = state.x, state.multipliers, draw.samples["joint"]
+        second = draw.samples.get("second", sample)
         shrink = draw.k.astype(x.dtype) ** -self.decay
-        c, pullback = oracle.vjp(x, sample)
-        gradient = oracle.grad(x, sample) + pullback(multipliers)
-        unravel, ravel = oracle.parameters.unravel_arrays, oracle.parameters.ravel
-        direction, primal = self.primal.update(unravel(gradient), state.primal, unravel(x))
-        new = oracle.project(x - self.step_size * shrink * ravel(direction))
-        ascent, dual = self.dual.update(c, state.dual, multipliers)
-        multipliers = multipliers + self.dual_step_size * shrink * ascent
-        multipliers = jnp.where(oracle.equality, multipliers, jnp.maximum(multipliers, 0.0))
         rows = oracle.count(sample, objective=True, constraints=True)
-        return State(new, multipliers, primal, dual), Info(1, 1, 1, rows)
+        gradient, c = _slopes(oracle, x, multipliers, sample)
+        new, primal = self._descend(oracle, state, x, gradient, shrink)
+        if self.update == "alternating":
+            c = oracle.c(new, second)
+            rows += oracle.count(second, objective=False, constraints=True)
+        climbed, dual = self._ascend(oracle, state, multipliers, c, shrink)
+        if self.update == "extragradient":
+            gradient, c = _slopes(oracle, new, climbed, second)
+            rows += oracle.count(second, objective=True, constraints=True)
+            new, primal = self._descend(oracle, state, new, gradient, shrink)
+            climbed, dual = self._ascend(oracle, state, climbed, c, shrink)
+        return State(new, climbed, primal, dual), Info(*CALLS[self.update], rows)
+
+    def _descend(
+        self, oracle: Oracle, state: State, at: Float[Array, " n"], gradient: Float[Array, " n"], shrink: Array
+    ) -> tuple[Float[Array, " n"], Any]:
+        """A primal step from the state's x, with the gradient taken `at` a point, and Optax's new state."""
+        unravel, ravel = oracle.parameters.unravel_arrays, oracle.parameters.ravel
+        direction, primal = self.primal.update(unravel(gradient), state.primal, unravel(at))
+        return oracle.project(state.x - self.step_size * shrink * ravel(direction)), primal
+
+    def _ascend(
+        self, oracle: Oracle, state: State, at: Float[Array, " rows"], c: Float[Array, " rows"], shrink: Array
+    ) -> tuple[Float[Array, " rows"], Any]:
+        """A dual step from the state's multipliers, with the rows taken `at` some, and Optax's new state."""
+        ascent, dual = self.dual.update(c, state.dual, at)
+        climbed = state.multipliers + self.dual_step_size * shrink * ascent
+        return jnp.where(oracle.equality, climbed, jnp.maximum(climbed, 0.0)), dual
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return state.multipliers
+
+
+def _slopes(
+    oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
+) -> tuple[Float[Array, " n"], Float[Array, " rows"]]:
+    """The Lagrangian's gradients in x and in the multipliers."""
+    c, pullback = oracle.vjp(x, sample)
+    return oracle.grad(x, sample) + pullback(multipliers), c

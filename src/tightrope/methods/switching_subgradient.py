@@ -9,11 +9,18 @@ Only the subgradient that is used is computed. Rules:
     static (4.3, case I):       ε_t = E1, η_t = E2                                       recording from S = 0
     diminishing (case II):      ε_t = E1/√(t+1), η_t = E2/√(t+1)                          recording from S = T/2
     switching (Prop. 5.5):      ε_t = E1; η_t = E2 on I, Polyak's g(x_t)/‖ζ_g‖² on J        recording from S = 0
+    strongly_convex (A.10, II): ε_t = 0, η_t = E2/√(t+1)                                  recording from S = T/2
+    unbounded (Prop. A.18):     ε_t = E1; η_t = E2 on I, margin · g(x_t)/‖ζ_g‖² on J        recording from S = 0
+
+The first two are for convex g and bounded X, 'switching' for weakly convex g from a feasible start, 'strongly_convex' for
+strongly convex g, 'unbounded' for convex g with a bounded feasible set in an unbounded X, from a feasible start. Case I of
+Theorem A.10 is `rule='static', tolerance=0, output_rule='II'`.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
 | E1, ε_t | `tolerance` | η_t, E2 | `step_size` |
 | ζ | `direction` | Σ η over recorded t | `weight` |
+| ν'/(2M), ν' = −g(x_feas)/D | `margin` | | |
 
 Of several rows the largest at the deciding sample is the one to step along: its subgradient on the other sample is
 then unbiased, which that of the largest row on its own sample is not. Where constraints have data, the value that decides
@@ -21,7 +28,8 @@ is the mean over a sample drawn independently of the subgradients'
 (Algorithm 2, whose else-branch adds t to J, not to I as printed); `values='exact'` passes over all data instead (A.6).
 
 Output I is an x_t with t in I, Output II with t in I ∪ J, each with probability ∝ η_t over recorded t, kept on line: x_t
-replaces the pick with probability η_t / Σ_{recorded ≤ t} η. Where I stays empty the iterate with the least g is returned.
+replaces the pick with probability η_t / Σ_{recorded ≤ t} η. Output II belongs to 'switching' and 'strongly_convex', Output I
+to the others. Where nothing can be picked (in Output I: I stays empty) the iterate with the least g is returned.
 Multipliers: Σ_{t in J, row i the largest} η_t / Σ_{t in I} η_t, the weights that make the recorded steps add up to zero.
 """
 
@@ -33,13 +41,62 @@ from typing import ClassVar, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int
 
 from ..data import positive_int
-from ..estimators import scales
-from ..oracle import Oracle
+from ..estimators import Scales, scales
+from ..oracle import Oracle, Sample
 from ..schedules import picks
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+
+
+class Decision(NamedTuple):
+    """Whether x counts as feasible, the largest row there, and the unit vector of that row."""
+
+    feasible: Bool[Array, ""]
+    value: Float[Array, ""]
+    worst: Float[Array, " rows"]
+
+
+def decide(oracle: Oracle, x: Float[Array, " n"], deciding: Sample, tolerance: Array | float) -> Decision:
+    """Which of f and g is to be stepped along at x, on the sample that decides."""
+    rows = oracle.c(x, deciding)
+    value = jnp.max(rows, initial=-jnp.inf)
+    worst = jnp.zeros_like(rows).at[jnp.argmax(rows)].set(1.0) if rows.size else rows
+    return Decision(value <= tolerance, value, worst)
+
+
+def subgradient(oracle: Oracle, x: Float[Array, " n"], sample: Sample, decision: Decision) -> Float[Array, " n"]:
+    """The subgradient of f, or of the worst row: only the one that was decided for is computed."""
+    return jax.lax.cond(
+        decision.feasible, lambda: oracle.grad(x, sample), lambda: oracle.vjp(x, sample)[1](decision.worst)
+    )
+
+
+def cost(oracle: Oracle, deciding: Sample, sample: Sample, decision: Decision) -> Info:
+    """What `decide` and `subgradient` cost together."""
+    on_objective, on_constraints = decision.feasible.astype(jnp.int32), (~decision.feasible).astype(jnp.int32)
+    return Info(
+        on_objective,
+        1 + on_constraints,
+        on_constraints,
+        oracle.count(deciding, objective=False, constraints=True)
+        + on_objective * oracle.count(sample, objective=True, constraints=False)
+        + on_constraints * oracle.count(sample, objective=False, constraints=True),
+    )
+
+
+def usual(s: Scales, horizon: Array | float) -> tuple[Array, Array]:
+    """Step size D/(M √horizon) and tolerance ½ MD/√horizon, with D the length and M the larger gradient norm."""
+    largest = jnp.maximum(s.gradient, s.constraint_gradient)
+    return s.length / (largest * horizon), 0.5 * s.length * largest / horizon
+
+
+def weighted_rows(row_weights: Float[Array, " rows"], total: Float[Array, ""]) -> Float[Array, " rows"]:
+    """Multipliers: the steps along each row over those along the objective; 0 where there were none of these."""
+    return jnp.where(total > 0, row_weights / jnp.where(total > 0, total, 1.0), 0.0)
 
 
 class State(NamedTuple):
@@ -58,12 +115,16 @@ class SwitchingSubgradient(Method):
     """Step along the objective's subgradient where x is nearly feasible, along the worst constraint's elsewhere.
 
     Args:
-        step_size: E2; None: estimated at the start, as is `tolerance`.
-        tolerance: E1, the violation that counts as feasible.
-        rule: 'diminishing', 'static' or 'switching'.
-        output_rule: 'I' (nearly feasible iterates) or 'II' (all).
+        step_size: E2; None: estimated at the start as D/M, over √steps where it stays constant, with D the set's diameter
+            or max(1, ‖x‖) where that is smaller, and M the larger of the norms of the two gradients.
+        tolerance: E1, the violation that counts as feasible; None: estimated as ½ MD, over √steps where it stays
+            constant. Under 'strongly_convex' it is 0 and cannot be set.
+        rule: 'diminishing', 'static', 'switching', 'strongly_convex' or 'unbounded'.
+        output_rule: 'I' (nearly feasible iterates), 'II' (all) or 'auto': the one that the rule's theorem speaks of.
         values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data.
         value_batch: rows of the sample that decides; None: the source's batch size.
+        margin: the factor of Polyak's step under 'unbounded', at most ½ in theory; None: estimated as −g(x0)/(2MD), x0
+            taken for a Slater point, and kept within 0.1 and 0.5.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -77,10 +138,11 @@ class SwitchingSubgradient(Method):
 
     step_size: Hyper = hyper(None)
     tolerance: Hyper = hyper(None, strict=False)
-    rule: str = choice("diminishing", "diminishing", "static", "switching")
-    output_rule: str = choice("I", "I", "II")
+    rule: str = choice("diminishing", "diminishing", "static", "switching", "strongly_convex", "unbounded")
+    output_rule: str = choice("auto", "auto", "I", "II")
     values: str = choice("sampled", "sampled", "exact")
     value_batch: int | None = eqx.field(default=None, static=True)
+    margin: Hyper = hyper(None, high=2.0)
 
     accepts: ClassVar[Accepts] = Accepts("affine", inequalities=True, stochastic=True, form="pairs", needs="projection")
     reference: ClassVar[str] = "Huang, Lin 2023, Algorithms 1 and 2"
@@ -90,25 +152,49 @@ class SwitchingSubgradient(Method):
     def __check_init__(self) -> None:
         if self.value_batch is not None:
             positive_int("SwitchingSubgradient", "value_batch", self.value_batch)
+        fixed = self.rule == "strongly_convex" and self.tolerance is not None
+        if fixed and not isinstance(self.tolerance, Tracer) and np.any(np.asarray(self.tolerance) != 0):
+            raise ValueError(
+                "SwitchingSubgradient: tolerance is 0 under rule='strongly_convex' (Theorem A.10), "
+                f"got {self.tolerance}; leave it out, or take rule='diminishing'"
+            )
 
     @property
     def uses_horizon(self) -> bool:
-        return self.rule != "diminishing" and (self.step_size is None or self.tolerance is None)
+        return not self._diminishing and (self.step_size is None or self.tolerance is None)
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        """The hyper-parameters that the rule has."""
+        if self.rule == "strongly_convex":
+            return ("step_size",)
+        return ("step_size", "tolerance", "margin") if self.rule == "unbounded" else ("step_size", "tolerance")
+
+    @property
+    def _diminishing(self) -> bool:
+        return self.rule in ("diminishing", "strongly_convex")
+
+    @property
+    def _over_all(self) -> bool:
+        """Whether the output is Output II."""
+        return self.output_rule == "II" or (
+            self.output_rule == "auto" and self.rule in ("switching", "strongly_convex")
+        )
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"subgradient": None} | ({"value": self.value_batch} if self.values == "sampled" else {})
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.tolerance)):
+        missing = [name for name in self._numbers if getattr(self, name) is None]
+        if not missing:
             return self
-        s = scales(oracle, x, draw.samples["subgradient"], draw.key)
-        largest = jnp.maximum(s.gradient, s.constraint_gradient)
-        horizon = 1.0 if self.rule == "diminishing" else jnp.sqrt(draw.steps.astype(x.dtype))
-        return replace(
-            self,
-            step_size=s.length / (largest * horizon) if self.step_size is None else self.step_size,
-            tolerance=0.5 * s.length * largest / horizon if self.tolerance is None else self.tolerance,
-        )
+        sample = draw.samples["subgradient"]
+        s = scales(oracle, x, sample, draw.key)
+        step_size, tolerance = usual(s, 1.0 if self._diminishing else jnp.sqrt(draw.steps.astype(x.dtype)))
+        steepness = -jnp.max(oracle.c(x, sample), initial=-jnp.inf) / s.length
+        margin = jnp.clip(0.5 * steepness / jnp.maximum(s.gradient, s.constraint_gradient), 0.1, 0.5)
+        found = {"step_size": step_size, "tolerance": tolerance, "margin": margin}
+        return replace(self, **{name: found[name] for name in missing})
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         zero = jnp.zeros((), x.dtype)
@@ -116,39 +202,28 @@ class SwitchingSubgradient(Method):
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["subgradient"]
-        decay = jnp.sqrt(draw.k.astype(x.dtype)) if self.rule == "diminishing" else 1.0  # k = t + 1
+        decay = jnp.sqrt(draw.k.astype(x.dtype)) if self._diminishing else 1.0  # k = t + 1
         deciding = draw.samples["value"] if self.values == "sampled" else oracle.everything()
-        rows = oracle.c(x, deciding)
-        value = jnp.max(rows, initial=-jnp.inf)
-        feasible = value <= self.tolerance / decay
-        worst = jnp.zeros_like(rows).at[jnp.argmax(rows)].set(1.0) if rows.size else rows
-        direction = jax.lax.cond(feasible, lambda: oracle.grad(x, sample), lambda: oracle.vjp(x, sample)[1](worst))
+        tolerance = 0.0 if self.rule == "strongly_convex" else self.tolerance / decay
+        decision = decide(oracle, x, deciding, tolerance)
+        direction = subgradient(oracle, x, sample, decision)
         step_size = self.step_size / decay
-        if self.rule == "switching":
+        if self.rule in ("switching", "unbounded"):
             square = direction @ direction
-            polyak = jnp.where(square > 0, value / jnp.where(square > 0, square, 1.0), 0.0)  # a zero subgradient: stay
-            step_size = jnp.where(feasible, step_size, polyak)
+            safe = jnp.where(square > 0, square, 1.0)
+            polyak = jnp.where(square > 0, decision.value / safe, 0.0)  # a zero subgradient: stay
+            factor = self.margin if self.rule == "unbounded" else 1.0
+            step_size = jnp.where(decision.feasible, step_size, factor * polyak)
         new = oracle.project(x - step_size * direction)
-        state = self._record(state, draw, step_size, feasible, worst, value)
-        info = Info(
-            feasible.astype(jnp.int32),
-            1 + (~feasible).astype(jnp.int32),
-            (~feasible).astype(jnp.int32),
-            oracle.count(deciding, objective=False, constraints=True)
-            + jnp.where(
-                feasible,
-                oracle.count(sample, objective=True, constraints=False),
-                oracle.count(sample, objective=False, constraints=True),
-            ),
-        )
-        return state._replace(x=new), info
+        state = self._record(state, draw, step_size, decision)
+        return state._replace(x=new), cost(oracle, deciding, sample, decision)
 
-    def _record(self, state: State, draw: Draw, step_size: Hyper, feasible: Array, worst: Array, value: Array) -> State:
+    def _record(self, state: State, draw: Draw, step_size: Hyper, decision: Decision) -> State:
         """The on-line sampling of Outputs I and II over the pre-step x_t, t ≥ S; before S all weights are zero."""
-        x = state.x
-        recorded = 2 * (draw.k - 1) >= draw.steps if self.rule == "diminishing" else jnp.bool_(True)
+        x, (feasible, value, worst) = state.x, decision
+        recorded = 2 * (draw.k - 1) >= draw.steps if self._diminishing else jnp.bool_(True)
         on_objective, on_constraints = jnp.where(feasible, step_size, 0.0), jnp.where(feasible, 0.0, step_size)
-        chosen = on_objective if self.output_rule == "I" else on_objective + on_constraints
+        chosen = on_objective + on_constraints if self._over_all else on_objective
         weight = jnp.where(recorded, state.weight + chosen, 0.0)
         take = recorded & picks(draw.uniform, chosen, weight)
         less = value < state.least_value
@@ -166,8 +241,7 @@ class SwitchingSubgradient(Method):
         return jnp.where(state.weight > 0, state.picked, state.least)
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
-        total = state.objective_weight
-        return jnp.where(total > 0, state.row_weights / jnp.where(total > 0, total, 1.0), 0.0)
+        return weighted_rows(state.row_weights, state.objective_weight)
 
     def remark(self, state: State) -> str | None:
         if state.weight > 0:

@@ -1,0 +1,132 @@
+r"""Constraint extrapolation (ConEx): primal-dual steps on extrapolated linear models of g (Boob, Deng, Lan 2022).
+
+min f(x), g(x) ≤ 0, Ax = b, x in X, convex, with the parameters of Huang, Lin 2023, Section 6. For t = 0, 1, …, with
+x_{−1} = x_0, ℓ_{−1} = ℓ_0 and θ_t = t/(t+1):
+
+    ℓ_t     = g(x_{t−1}) + g'(x_{t−1})(x_t − x_{t−1})
+    s_t     = (1 + θ_t) ℓ_t − θ_t ℓ_{t−1}
+    y_{t+1} = [y_t + s_t/τ_t]₊          equalities are not cut at 0;  1/τ_t = (t + 1) · dual_step_size
+    x_{t+1} = P_X(x_t − (f'(x_t) + g'(x_t)ᵀ y_{t+1})/η_t)              η_t = (t + 1) / step_size
+
+f', ℓ_t and g'(x_t) are each on a sample of their own. ℓ_t is kept with the sample that it came from.
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| x_{t−1}, x_t | `previous`, `x` | y | `multipliers` |
+| ℓ_{t−1} | `linear` | s_t | `extrapolated` |
+| 1/c1 (η_t = c1 (t+1)) | `step_size` | 1/c2 (τ_t = c2/(t+1)) | `dual_step_size` |
+
+Output: the average of x_{t+1} with weights t + 1; the multipliers are the same average of y. Guaranteed for f + yᵀg strongly
+convex with modulus μ and step_size of order 1/μ: gap and violation of the average of order 1/K (K^{-1/2} where constraints are
+sampled). Without strong convexity the steps shrink too fast for a guarantee: there it belongs inside `ProximalPoint`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import scales
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+
+
+class State(NamedTuple):
+    """What the next step needs, and the averages."""
+
+    x: Float[Array, " n"]
+    previous: Float[Array, " n"]
+    linear: Float[Array, " rows"]
+    multipliers: Float[Array, " rows"]
+    average: Float[Array, " n"]
+    average_multipliers: Float[Array, " rows"]
+
+
+class ConstraintExtrapolation(Method):
+    """Ascend in the multipliers along an extrapolated linear model of the constraints, then descend in x.
+
+    Args:
+        step_size: 1/c1, the first primal step; None: estimated at the start as 4/L, with L the Lipschitz constant of the
+            objective's gradient, at least its norm over the length that x may have to go.
+        dual_step_size: 1/c2, the first dual step; None: estimated as 1/(16 step_size G²), with G the norm of the Jacobian
+            that is to be expected within that length: primal times dual step has to stay well below 1/G². Where
+            constraints are sampled it is at most B/(σ K^{3/2}), with B the objective's gradient norm over G, the size that
+            multipliers have, and σ the noise of the constraints: the noise that y adds up in K steps is no more than B.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
+        >>> result = tr.solve(problem, jnp.zeros(2), tr.methods.ConstraintExtrapolation(), steps=2000)
+        >>> round(float(result.multipliers["budget"]), 1)
+        1.0
+    """
+
+    step_size: Hyper = hyper(None)
+    dual_step_size: Hyper = hyper(None)
+
+    accepts: ClassVar[Accepts] = Accepts(
+        "affine", inequalities=True, stochastic=True, form="native", needs="projection"
+    )
+    reference: ClassVar[str] = "Boob, Deng, Lan 2022, as run in Huang, Lin 2023, Section 6"
+    guarantee: ClassVar[str] = "strongly convex: gap and violation of the average at 1/K, sampled constraints K^(-1/2)"
+    cost: ClassVar[str] = "1 ∇f, 2 c, 1 Jd, 1 Jᵀy"
+
+    @property
+    def uses_horizon(self) -> bool:
+        return self.dual_step_size is None
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return {"objective": None, "value": None, "jacobian": None}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        if all(value is not None for value in (self.step_size, self.dual_step_size)):
+            return self
+        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        rows = jnp.maximum(s.constraint_gradient + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
+        rows = jnp.where(rows > 0, rows, 1.0)  # no constraints: there is no dual step
+        step_size = 4.0 / s.smoothness if self.step_size is None else self.step_size
+        noise = s.constraint_noise * draw.steps.astype(x.dtype) ** 1.5 * rows / s.gradient
+        dual_step_size = 1.0 / jnp.maximum(16.0 * step_size * rows**2, noise)
+        return replace(
+            self,
+            step_size=step_size,
+            dual_step_size=dual_step_size if self.dual_step_size is None else self.dual_step_size,
+        )
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        start = oracle.multipliers
+        return State(x, x, jnp.zeros_like(start), start, x, start)  # ℓ_{−1} has weight θ_0 = 0
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, samples = state.x, draw.samples
+        k = draw.k.astype(x.dtype)  # k = t + 1
+        extrapolation = (k - 1.0) / k
+        value, change = oracle.jvp(state.previous, x - state.previous, samples["value"])
+        linear = value + change
+        extrapolated = (1.0 + extrapolation) * linear - extrapolation * state.linear
+        multipliers = state.multipliers + k * self.dual_step_size * extrapolated
+        multipliers = jnp.where(oracle.equality, multipliers, jnp.maximum(multipliers, 0.0))
+        _, pullback = oracle.vjp(x, samples["jacobian"])
+        gradient = oracle.grad(x, samples["objective"]) + pullback(multipliers)
+        new = oracle.project(x - self.step_size / k * gradient)
+        share = 2.0 / (k + 1.0)  # k over 1 + 2 + … + k
+        state = State(
+            new,
+            x,
+            linear,
+            multipliers,
+            state.average + share * (new - state.average),
+            state.average_multipliers + share * (multipliers - state.average_multipliers),
+        )
+        rows = oracle.count(samples["objective"], objective=True, constraints=False)
+        rows += sum(oracle.count(samples[name], objective=False, constraints=True) for name in ("value", "jacobian"))
+        return state, Info(1, 2, 2, rows)
+
+    def output(self, state: State) -> Float[Array, " n"]:
+        return state.average
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.average_multipliers

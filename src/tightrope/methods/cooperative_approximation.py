@@ -1,0 +1,122 @@
+r"""Cooperative stochastic approximation: switching subgradients whose answer is an average (Lan, Zhou 2020).
+
+min f(x), g(x) ≤ 0, x in X, all convex, with g the largest of all constraint rows; affine equalities enter as ±(Ax − b).
+Algorithm 1 of the paper with its variable steps, for t = 1, 2, …:
+
+    x_{t+1} = P_X(x_t − η_t ζ),   ζ a subgradient of f where ĝ(x_t) ≤ ε_t (t joins B), of g elsewhere
+    η_t = step_size / √t,   ε_t = tolerance / √t
+
+ĝ is the mean over a sample drawn independently of the subgradients'. Deciding, the row that is stepped along and "only the
+subgradient that is used is computed" are those of `switching_subgradient`; what differs is the answer:
+
+    x̄ = Σ η_t x_t / Σ η_t  over t in B with t − 1 ≥ K/2   (the x_t before the step)
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| η_t | `step_size` | ε_t | `tolerance` |
+| x̄ | `average` | Σ η_t over t in B | `weight` |
+
+Guaranteed for convex f and g and bounded X: E f(x̄) − f* and E g(x̄) of order K^{-1/2}. Where B stays empty the last iterate
+is returned and the run says so. Multipliers: steps along each row over the steps along f, as for switching.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..data import positive_int
+from ..estimators import scales
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from .switching_subgradient import cost, decide, subgradient, usual, weighted_rows
+
+
+class State(NamedTuple):
+    """What the next step needs, and the average so far."""
+
+    x: Float[Array, " n"]
+    average: Float[Array, " n"]
+    weight: Float[Array, ""]
+    row_weights: Float[Array, " rows"]
+
+
+class CooperativeApproximation(Method):
+    """Step along the objective where a sample finds x nearly feasible, else along the worst constraint; average the former.
+
+    Args:
+        step_size: scale of η_t; None: estimated at the start as D/M, with D the set's diameter or max(1, ‖x‖) where that
+            is smaller, and M the larger of the norms of the two gradients.
+        tolerance: scale of ε_t, the violation that counts as feasible; None: estimated as ½ MD.
+        value_batch: rows of the sample that decides; None: the source's batch size.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(
+        ...     lambda x: jnp.sum(jnp.abs(x - 1.0)), tr.at_most(jnp.sum, 1.0), domain=tr.domains.L2Ball(3.0)
+        ... )
+        >>> result = tr.solve(problem, jnp.zeros(2), tr.methods.CooperativeApproximation(), steps=2000)
+        >>> bool(result.violation < 0.05)
+        True
+    """
+
+    step_size: Hyper = hyper(None)
+    tolerance: Hyper = hyper(None, strict=False)
+    value_batch: int | None = eqx.field(default=None, static=True)
+
+    accepts: ClassVar[Accepts] = Accepts("affine", inequalities=True, stochastic=True, form="pairs", needs="projection")
+    reference: ClassVar[str] = "Lan, Zhou 2020, Algorithm 1"
+    guarantee: ClassVar[str] = "convex: objective gap and violation of the average at K^(-1/2)"
+    cost: ClassVar[str] = "1 c, then 1 ∇f or 1 ∇g"
+
+    def __check_init__(self) -> None:
+        if self.value_batch is not None:
+            positive_int("CooperativeApproximation", "value_batch", self.value_batch)
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return {"subgradient": None, "value": self.value_batch}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        if all(value is not None for value in (self.step_size, self.tolerance)):
+            return self
+        step_size, tolerance = usual(scales(oracle, x, draw.samples["subgradient"], draw.key), 1.0)
+        return replace(
+            self,
+            step_size=step_size if self.step_size is None else self.step_size,
+            tolerance=tolerance if self.tolerance is None else self.tolerance,
+        )
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        return State(x, x, jnp.zeros((), x.dtype), jnp.zeros_like(oracle.multipliers))
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, deciding, sample = state.x, draw.samples["value"], draw.samples["subgradient"]
+        decay = jnp.sqrt(draw.k.astype(x.dtype))
+        step_size = self.step_size / decay
+        decision = decide(oracle, x, deciding, self.tolerance / decay)
+        new = oracle.project(x - step_size * subgradient(oracle, x, sample, decision))
+        recorded = jnp.where(2 * (draw.k - 1) >= draw.steps, step_size, 0.0)
+        share = jnp.where(decision.feasible, recorded, 0.0)
+        weight = state.weight + share
+        state = State(
+            new,
+            state.average + share / jnp.where(weight > 0, weight, 1.0) * (x - state.average),
+            weight,
+            state.row_weights + (recorded - share) * decision.worst,
+        )
+        return state, cost(oracle, deciding, sample, decision)
+
+    def output(self, state: State) -> Float[Array, " n"]:
+        return jnp.where(state.weight > 0, state.average, state.x)
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return weighted_rows(state.row_weights, state.weight)
+
+    def remark(self, state: State) -> str | None:
+        if state.weight > 0:
+            return None
+        return "no iterate of the second half was nearly feasible: the output is the last one"

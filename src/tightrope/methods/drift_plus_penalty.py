@@ -1,0 +1,109 @@
+r"""Drift plus penalty for expectation constraints (G-OCO: Yu, Neely, Wei 2017).
+
+min E f(x, θ), E g(x, θ) ≤ 0, x in X, all convex. Each row has a queue of what it was violated by so far:
+
+    d       = V ∇f(x_t, θ_t) + Σ_k Q_{k,t} ∇g_k(x_t, θ_t)
+    x_{t+1} = P_X(x_t − d / (2α))
+    Q_{t+1} = max{Q_t + g(x_t, θ_t) + ∇g(x_t, θ_t)ᵀ(x_{t+1} − x_t), 0}
+    α = proximal · T,   V = objective_weight · √T
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| Q | `queues` | V/√T | `objective_weight` |
+| Q/V | `multipliers` | α/T | `proximal` |
+
+Convex: objective and violation of the mean of x_1 … x_T both go to zero like T^{-1/2}; the violation from above.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import scales
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+
+
+class State(NamedTuple):
+    """What the next step needs, the average so far, and the multipliers Q/V, which need the horizon."""
+
+    x: Float[Array, " n"]
+    queues: Float[Array, " rows"]
+    multipliers: Float[Array, " rows"]
+    average: Float[Array, " n"]
+
+
+class DriftPlusPenalty(Method):
+    """Weigh the objective against the queues of past violations.
+
+    What is None is estimated at the start, from the length D to go, the norm G of ∇f, that of the Jacobian J and of the rows
+    h: so that the step of the objective alone is V/(2α) = D/(G√T), and that of the multipliers Q/V, which should get to
+    Λ = G/J, is 1/V = Λ/(h√T).
+
+    Args:
+        proximal: scale of α; None: `objective_weight` · G/(2D).
+        objective_weight: scale of V; None: h/Λ.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(
+        ...     lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0), domain=tr.domains.Box(-2.0, 2.0)
+        ... )
+        >>> result = tr.solve(problem, jnp.zeros(2), tr.methods.DriftPlusPenalty(), steps=5000)
+        >>> bool(result.violation < 0.05)
+        True
+    """
+
+    proximal: Hyper = hyper(None)
+    objective_weight: Hyper = hyper(None)
+
+    accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="projection")
+    reference: ClassVar[str] = "Yu, Neely, Wei 2017, Algorithm 1"
+    guarantee: ClassVar[str] = "convex: objective and violation of the average at K^(-1/2)"
+    cost: ClassVar[str] = "1 ∇f, 1 c, 1 J (for Jᵀy and Jd)"
+
+    @property
+    def uses_horizon(self) -> bool:
+        return True
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return {"joint": None}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        if all(value is not None for value in (self.proximal, self.objective_weight)):
+            return self
+        s = scales(oracle, x, draw.samples["joint"], draw.key)
+        jacobian = jnp.maximum(s.constraint_gradient, 0.1 * s.length * s.jacobian_smoothness)
+        size = s.constraint + s.constraint_noise
+        expected = size * jacobian / s.gradient
+        weight = jnp.where(expected > 0, expected, 1.0) if self.objective_weight is None else self.objective_weight
+        proximal = weight * (s.gradient + s.gradient_noise) / (2.0 * s.length)
+        return replace(self, objective_weight=weight, proximal=proximal if self.proximal is None else self.proximal)
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        weight = self.objective_weight * jnp.sqrt(steps.astype(x.dtype))
+        return State(x, weight * oracle.multipliers, oracle.multipliers, x)
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, queues, sample = state.x, state.queues, draw.samples["joint"]
+        steps = draw.steps.astype(x.dtype)
+        proximal, weight = self.proximal * steps, self.objective_weight * jnp.sqrt(steps)
+        g, pullback = oracle.vjp(x, sample)
+        direction = weight * oracle.grad(x, sample) + pullback(queues)
+        new = oracle.project(x - direction / (2.0 * proximal))
+        (change,) = jax.linear_transpose(pullback, g)(new - x)  # y ↦ Jᵀy transposed: J (x_{t+1} − x_t)
+        queues = jnp.maximum(queues + g + change, 0.0)
+        average = state.average + (x - state.average) / draw.k.astype(x.dtype)
+        rows = oracle.count(sample, objective=True, constraints=True)
+        return State(new, queues, queues / weight, average), Info(1, 1, 1, rows)
+
+    def output(self, state: State) -> Float[Array, " n"]:
+        return state.average
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.multipliers

@@ -1,0 +1,151 @@
+r"""Inexact augmented Lagrangian with a momentum method inside (Stoc-iALM: Li, Chen, Liu, Lu, Xu 2023).
+
+Stochastic objective and constraints c(x) = 0, x in X; inequalities by slacks. [inner budget reconstructed]: the paper's number
+of inner steps depends on constants nobody knows; here T_j = T0 σ^{2j}. Round j = 0, 1, … has the penalty β_j = β0 σ^j and
+minimises the augmented Lagrangian by PStorm, t = 0, 1, …, T_j − 1, from the last point of the round before:
+
+    g_t(x) = ∇f(x, ξ⁰) + J(x, ζ¹)ᵀ(y + β_j c(x, ζ²)),  three independent draws at every t
+    v_0 = g_0(x_0);   v_t = g_t(x_t) + (1 − b_{t−1})(v_{t−1} − g_t(x_{t−1}))
+    x_{t+1} = P_X(x_t − a_t v_t)
+    a_t = 4^{1/3}/(8 L_j) (t + 4)^{-1/3},   b_t = (1 + 24 a_t² L_j² − a_{t+1}/a_t)/(1 + 4 a_t² L_j²),   L_j = L_f + β_j L_c
+
+and then steps in the multipliers, with ĉ = c(x_{T_j}, ζ³) on a draw of its own:
+
+    y ← y + min{β_j, γ/‖ĉ‖} ĉ
+
+Rounds are found from the step's number k: round j has the steps k with ⌈S_j⌉ < k ≤ ⌈S_{j+1}⌉, S_j = T_0 + … + T_{j−1}.
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| x_t, x_{t−1}, v | `x`, `previous`, `gradient` | y, γ | `multipliers`, `dual_bound` |
+| β0, σ, T0 | `penalty`, `growth`, `inner_steps` | L_f, L_c | `smoothness`, `penalty_smoothness` |
+| a, b | `step_size`, `weight` | ξ⁰, ζ¹, ζ², ζ³ | roles `objective`, `jacobian`, `value`, `dual` |
+
+Guaranteed, with the paper's inner budget: an ε-KKT point in O(ε^{-5}) samples where the Jacobian's rows stay independent.
+Output: the last iterate, with the multipliers y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..data import positive_int
+from ..estimators import recursive_momentum, scales
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from .linearized_penalty import ROLES, balanced_penalty, multiplier_scale, penalty_cost, penalty_gradient
+
+
+class State(NamedTuple):
+    """What the next step needs."""
+
+    x: Float[Array, " n"]
+    previous: Float[Array, " n"]
+    gradient: Float[Array, " n"]
+    multipliers: Float[Array, " rows"]
+
+
+class InexactALM(Method):
+    """Rounds of growing length and penalty, recursive momentum within, a bounded multiplier step after each.
+
+    Args:
+        penalty: β0; None: 4 L_f/L_c, four times as curved as the objective.
+        growth: σ, by which the penalty grows from round to round; its square is that of the rounds' length.
+        dual_bound: γ, the most that the multipliers may move after a round; None: 10 ‖∇f‖/‖J‖ around the start:
+            it is there to stop a runaway, not to shorten ordinary steps.
+        smoothness: L_f, Lipschitz constant of ∇f; None: estimated around the start.
+        penalty_smoothness: L_c, Lipschitz constant of the gradient of ½‖c‖²; None: estimated over the length to go.
+        inner_steps: T0, the steps of the first round.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+        >>> result = tr.solve(problem, jnp.ones(2), tr.methods.InexactALM(), steps=20_000)
+        >>> bool(abs(result.x @ result.x - 1.0) < 0.05)
+        True
+    """
+
+    penalty: Hyper = hyper(None)
+    growth: Hyper = hyper(2.0, low=1.0)
+    dual_bound: Hyper = hyper(None)
+    smoothness: Hyper = hyper(None)
+    penalty_smoothness: Hyper = hyper(None)
+    inner_steps: int = eqx.field(default=100, static=True)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
+    reference: ClassVar[str] = "Li, Chen, Liu, Lu, Xu 2023 (Stoc-iALM) [inner budget reconstructed]"
+    guarantee: ClassVar[str] = "ε-KKT in O(ε⁻⁵) samples where Jacobians keep full rank"
+    cost: ClassVar[str] = "2 ∇f, 4 c (2 where exact), 2 Jᵀy; 1 c more after a round"
+
+    def __check_init__(self) -> None:
+        positive_int("InexactALM", "inner_steps", self.inner_steps)
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return ROLES | {"dual": None}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        asked = (self.penalty, self.dual_bound, self.smoothness, self.penalty_smoothness)
+        if all(value is not None for value in asked):
+            return self
+        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        flat = jnp.finfo(x.dtype).eps * s.smoothness  # without constraints: positive, and of no effect on L_j
+        curvature = jnp.maximum(s.penalty_bound, flat)
+        return replace(
+            self,
+            penalty=4.0 * balanced_penalty(s) if self.penalty is None else self.penalty,
+            dual_bound=10.0 * multiplier_scale(s) if self.dual_bound is None else self.dual_bound,
+            smoothness=s.smoothness if self.smoothness is None else self.smoothness,
+            penalty_smoothness=curvature if self.penalty_smoothness is None else self.penalty_smoothness,
+        )
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        return State(x, x, jnp.zeros_like(x), oracle.multipliers)
+
+    def begin(self, j: Float[Array, ""]) -> Int[Array, ""]:
+        """How many steps come before round j: ⌈S_j⌉, to rounding; no more than an int32 holds."""
+        ratio = self.growth**2
+        total = self.inner_steps * (ratio**j - 1.0) / (ratio - 1.0)
+        return jnp.ceil(jnp.minimum(total * (1.0 - 4.0 * jnp.finfo(total.dtype).eps), 2e9)).astype(jnp.int32)
+
+    def place(self, k: Int[Array, ""]) -> tuple[Array, Array, Array]:
+        """The round j and the inner step t of step k, and whether it is the round's last."""
+        done, ratio = k - 1, self.growth**2
+        guess = jnp.floor(jnp.log1p(done * (ratio - 1.0) / self.inner_steps) / jnp.log(ratio))  # to rounding, so:
+        j = guess + (done >= self.begin(guess + 1.0)) - (done < self.begin(guess))
+        return j, done - self.begin(j), k == self.begin(j + 1.0)
+
+    def schedule(self, t: Float[Array, ""], smoothness: Float[Array, ""]) -> tuple[Array, Array]:
+        """Step size a_t and momentum weight b_{t−1}, which is 1 at t = 0: v starts anew."""
+        step_size, previous = ((4.0 / (t + shift)) ** (1 / 3) / (8.0 * smoothness) for shift in (4.0, 3.0))
+        square = (previous * smoothness) ** 2
+        weight = (1.0 + 24.0 * square - step_size / previous) / (1.0 + 4.0 * square)
+        return step_size, jnp.where(t == 0, 1.0, weight)
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, samples, y = state.x, draw.samples, state.multipliers
+        j, t, last = self.place(draw.k)
+        penalty = self.penalty * self.growth**j
+        step_size, weight = self.schedule(t.astype(x.dtype), self.smoothness + penalty * self.penalty_smoothness)
+        _, here = penalty_gradient(oracle, x, samples, y, penalty)
+        _, before = penalty_gradient(oracle, state.previous, samples, y, penalty)
+        gradient = recursive_momentum(state.gradient, here, before, weight)
+        new = oracle.project(x - step_size * gradient)
+        multipliers = jax.lax.cond(last, lambda: self._ascend(y, penalty, oracle.c(new, samples["dual"])), lambda: y)
+        cost = penalty_cost(oracle, samples, 2)
+        rows = oracle.count(samples["dual"], objective=False, constraints=True)
+        cost = cost._replace(constraint_values=cost.constraint_values + last, samples=cost.samples + rows * last)
+        return State(new, x, gradient, multipliers), cost
+
+    def _ascend(self, y: Array, penalty: Array, c: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """The multipliers after the step min{β, γ/‖c‖} c; β c where c = 0."""
+        norm = jnp.linalg.norm(c)
+        return y + jnp.where(norm * penalty > self.dual_bound, self.dual_bound / norm, penalty) * c
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.multipliers

@@ -1,0 +1,228 @@
+r"""Linearized quadratic penalty with recursive momentum, for stochastic constraints (Alacaoglu, Wright 2024, Algorithm 2).
+
+Stochastic objective, c(x) = 0 with samples of its own, x in X; inequalities by slacks. The penalty's gradient
+
+    G_ρ(x, λ; B) = ∇f(x, ξ⁰) + J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²)),    B = (ξ⁰, ζ¹, ζ²) three independent draws            (3.1)
+
+is unbiased because ζ¹ and ζ² are independent. From v_1 = G_{ρ_1}(x_1, λ_1; B_1), for k = 1, 2, …:
+
+    x_{k+1} = P_X(x_k − η_k v_k)
+    v_{k+1} = G_{ρ_{k+1}}(x_{k+1}, λ_{k+1}; B_{k+1}) + (1 − α_{k+1})(v_k − G_{ρ_k}(x_k, λ_k; B_{k+1}))
+
+λ = 0 in Algorithm 2. With `dual` (Section 4.1) λ_1 is free and, once v_{k+1} is formed,
+
+    λ_{k+2} = λ_{k+1} + γ/((k+1) log²(k+2)) sign c(x_{k+1}, ζ²_{k+1}),    λ_2 likewise from (x_1, ζ²_1);
+
+earlier on the same sample it would bias v. The signs' weights add up to 3.4, so no multiplier moves farther than 3.4 γ.
+
+    stochastic (Theorem 3.1):     ρ_k = penalty · k^{1/5},  η_k = step_size · (k+1)^{-3/5},  α_k = momentum · k^{-4/5}
+    deterministic (Theorem 4.2):  ρ_k = penalty · k^{1/4},  η_k = step_size · (k+1)^{-1/2},  α_k = momentum · k^{-1/2}
+
+with α_k at most 1. The theory has step_size = 1/(9 L̃ρ) and momentum = 72 (L̃ρ · step_size)² = 8/9, L̃ρ the Lipschitz
+constant of G_ρ: α is rescaled with η².
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| x, v | `x`, `gradient` | λ_{k+1}, λ_{k+2} after step k | `multipliers`, `next_multipliers` |
+| η, ρ, α | `step_size`, `penalty`, `weight` | γ | `dual_step_size` |
+| ξ⁰, ζ¹, ζ² | roles `objective`, `jacobian`, `value` | prox of h in place of P_X (Remark 3.4) | `prox` |
+
+Guaranteed: squared stationarity and ‖c‖² in expectation ~ K^{-2/5} (stochastic) or K^{-1/2} (deterministic), up to logs.
+Output: x_{k+1} with k uniform on {1, …, K}, sampled on line; its multiplier is λ_k + ρ_k c(x_{k+1}, ζ²_{k+1}).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import Scales, recursive_momentum, scales
+from ..oracle import Oracle, Sample
+from ..schedules import picks, power
+from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+
+ROLES: dict[str, int | None] = {"objective": None, "jacobian": None, "value": None}
+"""The draws ξ⁰, ζ¹, ζ² of one penalty gradient."""
+
+
+def penalty_pull(
+    oracle: Oracle,
+    x: Float[Array, " n"],
+    samples: dict[str, Sample],
+    multipliers: Float[Array, " rows"],
+    penalty: Float[Array, ""] | float,
+) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
+    """The rows c(x, ζ²), and J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²)); constraints without data are evaluated once."""
+    c, pullback = oracle.vjp(x, samples["jacobian"])
+    if oracle.stochastic_constraints:
+        c = oracle.c(x, samples["value"])
+    return c, pullback(multipliers + penalty * c)
+
+
+def penalty_gradient(
+    oracle: Oracle,
+    x: Float[Array, " n"],
+    samples: dict[str, Sample],
+    multipliers: Float[Array, " rows"],
+    penalty: Float[Array, ""],
+) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
+    """The rows c(x, ζ²), and G_ρ(x, λ; B)."""
+    c, pull = penalty_pull(oracle, x, samples, multipliers, penalty)
+    return c, oracle.grad(x, samples["objective"]) + pull
+
+
+def penalty_cost(oracle: Oracle, samples: dict[str, Sample], points: int, *, objective: bool = True) -> Info:
+    """What G costs at this many points on one B; without `objective`, what its constraint part costs."""
+    rows = oracle.count(samples["jacobian"], objective=False, constraints=True)
+    rows += oracle.count(samples["value"], objective=False, constraints=True)
+    rows += oracle.count(samples["objective"], objective=objective, constraints=False)
+    return Info(points * objective, points * (1 + oracle.stochastic_constraints), points, rows)
+
+
+def sign_ascent(
+    multipliers: Float[Array, " rows"],
+    step_size: Float[Array, ""],
+    k: Float[Array, ""] | float,
+    c: Float[Array, " rows"],
+) -> Float[Array, " rows"]:
+    """The multipliers after λ_k's step along the signs of c(x_k, ζ²_k): λ + γ/(k log²(k+1)) sign c."""
+    return multipliers + step_size / (k * jnp.log(k + 1.0) ** 2) * jnp.sign(c)
+
+
+def balanced_penalty(s: Scales) -> Float[Array, ""]:
+    """The penalty ρ at which ½ρ‖c‖² is as curved as the objective; where ½‖c‖² is flat, anything positive will do."""
+    return s.smoothness / jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
+
+
+def multiplier_scale(s: Scales) -> Float[Array, ""]:
+    """How large multipliers may be expected to be: ‖∇f‖/‖J‖, where J vanishes ‖∇f‖ itself."""
+    return s.gradient / jnp.where(s.constraint_gradient > 0, s.constraint_gradient, 1.0)
+
+
+class State(NamedTuple):
+    """What the next step needs, and the sampled output."""
+
+    x: Float[Array, " n"]
+    gradient: Float[Array, " n"]
+    multipliers: Float[Array, " rows"]
+    next_multipliers: Float[Array, " rows"]
+    picked: Float[Array, " n"]
+    picked_multipliers: Float[Array, " rows"]
+
+
+class LinearizedPenalty(Method):
+    """Quadratic penalty whose weight grows, one gradient step at a time, with recursive momentum on the whole gradient.
+
+    Args:
+        step_size: scale of η_k; None: 1/(L_f + penalty · L_c), with the Lipschitz constants of ∇f and of the gradient of ½‖c‖²
+            as they are found around the start and over the length to go: the theory's without its factor 1/9.
+        penalty: scale of ρ_k; None: 10 L_f/L_c.
+        momentum: scale of α_k; None: 72 (L_f + penalty · L_c)² step_size², so 72 where `step_size` is None.
+        dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ around the start, so that multipliers of that size are within reach.
+        schedule: 'stochastic', 'deterministic' (exact constraints), or 'auto': by whether constraints have data.
+        dual: whether there are multipliers, as in Section 4.1.
+        prox: `prox(params, step_size) -> params`, the prox of step_size · h for a convex h to be added to the objective, in
+            place of the projection on the domain. The result's objective and stationarity are those without h.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+        >>> result = tr.solve(problem, jnp.ones(2), tr.methods.LinearizedPenalty(penalty=10.0), steps=5000)
+        >>> bool(abs(result.x @ result.x - 1.0) < 0.05)
+        True
+    """
+
+    step_size: Hyper = hyper(None)
+    penalty: Hyper = hyper(None)
+    momentum: Hyper = hyper(None)
+    dual_step_size: Hyper = hyper(None)
+    schedule: str = choice("auto", "auto", "stochastic", "deterministic")
+    dual: bool = eqx.field(default=False, static=True)
+    prox: Callable[[Any, Array], Any] | None = eqx.field(default=None, static=True)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
+    reference: ClassVar[str] = "Alacaoglu, Wright 2024, Algorithm 2, Sections 4.1 and 4.2"
+    guarantee: ClassVar[str] = "E stationarity² and E‖c‖² ~ K^(-2/5), exact constraints K^(-1/2); up to logs"
+    cost: ClassVar[str] = "2 ∇f, 4 c (2 where exact), 2 Jᵀy"
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.dual, bool):
+            raise TypeError(f"LinearizedPenalty: dual must be True or False, got {self.dual!r}")
+        if self.prox is not None and not callable(self.prox):
+            raise TypeError(
+                f"LinearizedPenalty: prox must be a function prox(params, step_size), got {type(self.prox).__name__}"
+            )
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return dict(ROLES)
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        asked = (self.step_size, self.penalty, self.momentum, self.dual_step_size if self.dual else 0.0)
+        if all(value is not None for value in asked):
+            return self
+        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        penalty = 10.0 * balanced_penalty(s) if self.penalty is None else self.penalty
+        smoothness = s.smoothness + penalty * s.penalty_bound
+        step_size = 1.0 / smoothness if self.step_size is None else self.step_size
+        ascent = 0.3 * multiplier_scale(s) if self.dual and self.dual_step_size is None else self.dual_step_size
+        return replace(
+            self,
+            step_size=step_size,
+            penalty=penalty,
+            momentum=72.0 * (smoothness * step_size) ** 2 if self.momentum is None else self.momentum,
+            dual_step_size=ascent,
+        )
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        first = jnp.ones((), x.dtype)
+        start = oracle.multipliers if self.dual else jnp.zeros_like(oracle.multipliers)
+        c, gradient = penalty_gradient(oracle, x, draw.samples, start, self.penalty)
+        following = sign_ascent(start, self.dual_step_size, first, c) if self.dual else start
+        return State(x, gradient, start, following, x, jnp.zeros_like(start))
+
+    def scheduled(self, oracle: Oracle, k: Float[Array, ""]) -> tuple[Array, Array, Array]:
+        """Step size η_k, penalty ρ_k and momentum weight α_k."""
+        exact = self.schedule == "deterministic" or (self.schedule == "auto" and not oracle.stochastic_constraints)
+        shrink, growth, decay = (-1 / 2, 1 / 4, -1 / 2) if exact else (-3 / 5, 1 / 5, -4 / 5)
+        weight = jnp.minimum(1.0, power(self.momentum, k, decay))
+        return power(self.step_size, k + 1.0, shrink), power(self.penalty, k, growth), weight
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, samples, k = state.x, draw.samples, draw.k.astype(state.x.dtype)
+        step_size, penalty, _ = self.scheduled(oracle, k)
+        _, next_penalty, weight = self.scheduled(oracle, k + 1.0)
+        new = self._move(oracle, x - step_size * state.gradient, step_size)
+        c, at_new = penalty_gradient(oracle, new, samples, state.next_multipliers, next_penalty)
+        _, at_old = penalty_gradient(oracle, x, samples, state.multipliers, penalty)
+        following = state.next_multipliers
+        if self.dual:
+            following = sign_ascent(following, self.dual_step_size, k + 1.0, c)
+        take = picks(draw.uniform, 1.0, draw.k)
+        state = State(
+            new,
+            recursive_momentum(state.gradient, at_new, at_old, weight),
+            state.next_multipliers,
+            following,
+            jnp.where(take, new, state.picked),
+            jnp.where(take, state.multipliers + penalty * c, state.picked_multipliers),
+        )
+        return state, penalty_cost(oracle, samples, 2)
+
+    def _move(self, oracle: Oracle, point: Float[Array, " n"], step_size: Float[Array, ""]) -> Float[Array, " n"]:
+        """P_X, or the prox with slacks projected on their bounds."""
+        if self.prox is None:
+            return oracle.project(point)
+        ravel, unravel, n = oracle.parameters.ravel, oracle.parameters.unravel_arrays, oracle.parameters.size
+        moved = ravel(self.prox(unravel(point[:n]), step_size))
+        return jnp.concatenate([moved, oracle.project(point)[n:]])
+
+    def output(self, state: State) -> Float[Array, " n"]:
+        return state.picked
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.picked_multipliers

@@ -1,0 +1,129 @@
+r"""Momentum-based linearized augmented Lagrangian (MLALM: Shi, Wang, Wang 2022).
+
+[reconstructed] from the updates and orders that later papers give: the scales, the default dual step and the output are ours.
+Stochastic objective; deterministic c_i(x) = 0 (i in E) and c_i(x) ≤ 0 (i in I), x in X. Momentum is on ∇f alone:
+
+    z_i = λ_i + β c_i(x_k) on E,  max(λ_i + β c_i(x_k), 0) on I
+    x_{k+1} = P_X(x_k − η (v_k + J(x_k)ᵀ z))
+    v_{k+1} = ∇f(x_{k+1}, ξ) + (1 − α)(v_k − ∇f(x_k, ξ))        the same ξ at both points
+    λ_i ← λ_i + ρ c_i(x_{k+1}) on E,  λ_i + ρ max{−λ_i/β, c_i(x_{k+1})} on I
+
+with v_1 = ∇f(x_1, ξ_1) and constants fixed by the horizon K:
+
+    start 'any':       β = penalty · K^{1/4},  η = step_size · K^{-1/4},  α = momentum · K^{-1/2}
+    start 'feasible':  β = penalty · K^{1/3},  η = step_size · K^{-1/3},  α = momentum · K^{-2/3}
+
+α at most 1. ρ is at most β, which keeps the multipliers of inequalities from falling below 0.
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| x, v | `x`, `gradient` | λ | `multipliers` |
+| η, α | `step_size`, `weight` | β, ρ | `penalty`, `dual_step_size` |
+
+The constraints are evaluated once a step, at x_{k+1}, for λ and for J(x_{k+1})ᵀz, which the next step goes along and which is
+kept as `pull`. Guaranteed, as reported: an ε-KKT point in O(ε^{-4}) samples under a constraint qualification, O(ε^{-3}) from
+a nearly feasible start. Output: the last iterate, with λ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import recursive_momentum, scales
+from ..oracle import Oracle
+from ..schedules import power
+from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+
+
+class State(NamedTuple):
+    """What the next step needs."""
+
+    x: Float[Array, " n"]
+    gradient: Float[Array, " n"]
+    multipliers: Float[Array, " rows"]
+    pull: Float[Array, " n"]
+
+
+class MomentumALM(Method):
+    """Momentum on the objective, exact augmented Lagrangian of equalities and inequalities, constants fixed by the horizon.
+
+    Args:
+        step_size: scale of η; None: 1/(2 L_f), with the Lipschitz constant of ∇f as it is found around the start.
+        penalty: scale of β; None: 1/(2 L_c · step_size): η β L_c is then 1/2. η does not shrink, so L_c, the Lipschitz
+            constant of the gradient of ½‖c‖², has to do for wherever x may go, and not only around the start.
+        momentum: scale of α.
+        dual_step_size: ρ; None: a tenth of `penalty`, so that λ settles within some 10 K^{1/4} steps.
+        start: 'any', or 'feasible' where x0 is nearly so.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
+        >>> result = tr.solve(problem, jnp.zeros(2), tr.methods.MomentumALM(), steps=2000)
+        >>> round(float(result.multipliers["budget"]), 2)
+        1.0
+    """
+
+    step_size: Hyper = hyper(None)
+    penalty: Hyper = hyper(None)
+    momentum: Hyper = hyper(1.0)
+    dual_step_size: Hyper = hyper(None)
+    start: str = choice("any", "any", "feasible")
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=False, form="native", needs="projection")
+    reference: ClassVar[str] = "MLALM: Shi, Wang, Wang 2022 [reconstructed]"
+    guarantee: ClassVar[str] = "ε-KKT in O(ε⁻⁴) samples under a qualification; O(ε⁻³) from a nearly feasible start"
+    cost: ClassVar[str] = "2 ∇f, 1 c, 1 Jᵀy"
+
+    @property
+    def uses_horizon(self) -> bool:
+        return True
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return {"objective": None}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        if all(value is not None for value in (self.step_size, self.penalty, self.dual_step_size)):
+            return self
+        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        step_size = 0.5 / s.smoothness if self.step_size is None else self.step_size
+        curvature = jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
+        penalty = 0.5 / (curvature * step_size) if self.penalty is None else self.penalty
+        ascent = 0.1 * penalty if self.dual_step_size is None else self.dual_step_size
+        return replace(self, step_size=step_size, penalty=penalty, dual_step_size=ascent)
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        sample, multipliers = draw.samples["objective"], oracle.multipliers
+        c, pullback = oracle.vjp(x, sample)
+        _, penalty, _ = self.schedule(steps.astype(x.dtype))
+        pull = pullback(_shifted(oracle, multipliers, penalty, c))
+        return State(x, oracle.grad(x, sample), multipliers, pull)
+
+    def schedule(self, horizon: Float[Array, ""]) -> tuple[Array, Array, Array]:
+        """Step size η, penalty β and momentum weight α."""
+        exponent = 1 / 4 if self.start == "any" else 1 / 3
+        weight = jnp.minimum(1.0, power(self.momentum, horizon, -2.0 * exponent))
+        return power(self.step_size, horizon, -exponent), power(self.penalty, horizon, exponent), weight
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, sample = state.x, draw.samples["objective"]
+        step_size, penalty, weight = self.schedule(draw.steps.astype(x.dtype))
+        new = oracle.project(x - step_size * (state.gradient + state.pull))
+        gradient = recursive_momentum(state.gradient, oracle.grad(new, sample), oracle.grad(x, sample), weight)
+        c, pullback = oracle.vjp(new, sample)
+        ascent = jnp.where(oracle.equality, c, jnp.maximum(c, -state.multipliers / penalty))
+        multipliers = state.multipliers + jnp.minimum(self.dual_step_size, penalty) * ascent
+        state = State(new, gradient, multipliers, pullback(_shifted(oracle, multipliers, penalty, c)))
+        return state, Info(2, 1, 1, oracle.count(sample, objective=True, constraints=False))
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.multipliers
+
+
+def _shifted(oracle: Oracle, multipliers: Array, penalty: Array, c: Float[Array, " rows"]) -> Float[Array, " rows"]:
+    """The multipliers z of the augmented Lagrangian's gradient."""
+    shifted = multipliers + penalty * c
+    return jnp.where(oracle.equality, shifted, jnp.maximum(shifted, 0.0))

@@ -1,0 +1,126 @@
+r"""Smoothed linearized augmented Lagrangian (SSL-ALM): a single loop around a slowly moving proximal centre.
+
+min f(x), c(x) = 0, x in X, all stochastic; inequalities by slacks. Four independent samples a step, in this order:
+
+    y⁺ = y + η c(x, ζ⁰),   0 where ‖y⁺‖ ≥ M
+    G  = ∇f(x, ξ) + J(x, ζ¹)ᵀ (y⁺ + ρ c(x, ζ²)) + μ(x − z)
+    x⁺ = P_X(x − τ G)
+    z⁺ = z + β(x − z)                                            the old x
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| x, z | `x`, `centre` | y | `multipliers` |
+| τ, η | `step_size`, `dual_step_size` | ρ, μ | `penalty`, `proximal` |
+| β | `smoothing` | M | `bound` |
+
+All parameters are constant. Guaranteed for deterministic linear constraints and smooth f: stationarity ε in O(ε⁻⁴) steps (with
+step sizes of order ε²); for nonlinear or sampled constraints it is a heuristic whose resets keep the multipliers bounded.
+Where constraints have no data their value and Jacobian are exact and one evaluation serves all three places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import scales
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+
+
+class State(NamedTuple):
+    """What the next step needs."""
+
+    x: Float[Array, " n"]
+    multipliers: Float[Array, " rows"]
+    centre: Float[Array, " n"]
+
+
+class SmoothedLagrangian(Method):
+    """Linearized augmented Lagrangian steps with a proximal term around a centre that follows x.
+
+    Args:
+        step_size: τ; None: estimated at the start as 1/(2L), with L = L_f + μ + ρ L_c the Lipschitz constant of G, and at
+            most D/(2σ√K), with σ the noise of G and D how far x may have to go.
+        dual_step_size: η; None: ρ/10, and at most B/(10 σ_c √K), with B the norm of ∇f over that of J, the size that
+            multipliers have, and σ_c the noise of c: the noise that y adds up in K steps is then no more than B/10.
+        penalty: ρ; None: estimated as 5 L_f/L_c, with L_f and L_c the Lipschitz constants of ∇f and ∇½‖c‖².
+        proximal: μ; None: estimated as L_f, a bound on how far f is from convex.
+        smoothing: β, the share of the way to x that the centre goes in a step; None: ½.
+        bound: M, the norm at which the multipliers are reset to 0; None: estimated as 100 B, at least twice the norm of
+            those that they start from.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+        >>> result = tr.solve(problem, jnp.ones(2), tr.methods.SmoothedLagrangian(), steps=5000)
+        >>> bool(abs(result.x @ result.x - 1.0) < 0.05)
+        True
+    """
+
+    step_size: Hyper = hyper(None)
+    dual_step_size: Hyper = hyper(None)
+    penalty: Hyper = hyper(None)
+    proximal: Hyper = hyper(None)
+    smoothing: Hyper = hyper(None, high=2.0)
+    bound: Hyper = hyper(None)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
+    reference: ClassVar[str] = "SSL-ALM: Zhang, Luo 2022; Huang, Zhang, Alacaoglu 2025"
+    guarantee: ClassVar[str] = "linear deterministic constraints: ε-stationary in O(ε⁻⁴) steps; none otherwise"
+    cost: ClassVar[str] = "1 ∇f, 3 c (1 where deterministic), 1 Jᵀy"
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return {"objective": None, "dual": None, "jacobian": None, "value": None}
+
+    @property
+    def uses_horizon(self) -> bool:
+        return self.step_size is None or self.dual_step_size is None
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        names = ("step_size", "dual_step_size", "penalty", "proximal", "smoothing", "bound")
+        missing = [name for name in names if getattr(self, name) is None]
+        if not missing:
+            return self
+        s, root = scales(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
+        rows = jnp.sqrt(jnp.where(s.penalty_smoothness > 0, s.penalty_smoothness, 1.0))  # no constraints: no penalty
+        size = s.gradient / rows
+        penalty = 5.0 * s.smoothness / rows**2 if self.penalty is None else self.penalty
+        proximal = s.smoothness if self.proximal is None else self.proximal
+        smoothness = s.smoothness + proximal + penalty * s.penalty_smoothness
+        noise = s.gradient_noise + penalty * rows * s.constraint_noise
+        found = {
+            "step_size": 0.5 / jnp.maximum(smoothness, noise * root / s.length),
+            "dual_step_size": 1.0 / jnp.maximum(10.0 / penalty, 10.0 * s.constraint_noise * root / size),
+            "penalty": penalty,
+            "proximal": proximal,
+            "smoothing": jnp.full((), 0.5, x.dtype),
+            "bound": jnp.maximum(100.0 * size, 2.0 * jnp.linalg.norm(oracle.multipliers)),
+        }
+        return replace(self, **{name: found[name] for name in missing})
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        return State(x, oracle.multipliers, x)
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, samples = state.x, draw.samples
+        value, pullback = oracle.vjp(x, samples["jacobian"])
+        dual_value, values = value, 1
+        if oracle.stochastic_constraints:
+            dual_value, value, values = oracle.c(x, samples["dual"]), oracle.c(x, samples["value"]), 3
+        multipliers = state.multipliers + self.dual_step_size * dual_value
+        multipliers = jnp.where(jnp.linalg.norm(multipliers) >= self.bound, 0.0, multipliers)
+        gradient = oracle.grad(x, samples["objective"]) + pullback(multipliers + self.penalty * value)
+        new = oracle.project(x - self.step_size * (gradient + self.proximal * (x - state.centre)))
+        centre = state.centre + self.smoothing * (x - state.centre)
+        rows = oracle.count(samples["objective"], objective=True, constraints=False)
+        rows += sum(
+            oracle.count(samples[name], objective=False, constraints=True) for name in ("dual", "jacobian", "value")
+        )
+        return State(new, multipliers, centre), Info(1, values, 1, rows)
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.multipliers

@@ -1,0 +1,81 @@
+r"""Stochastic Frank-Wolfe with averaged gradients (SCGD: Mokhtari, Hassani, Karbasi 2020), constraints by fixed weights.
+
+min E f(x, θ) + τ Σ_i E g_i(x, θ) over x in X, which only has to minimise linear functions; no projection:
+
+    d_t     = (1 − ρ_t) d_{t−1} + ρ_t (∇f(x_t, θ_t) + τ Σ_i ∇g_i(x_t, θ_t)),   d_0 = 0,   ρ_t = 4/(t + 8)^{2/3}
+    s_t     = argmin ⟨d_t, s⟩ over s in X
+    x_{t+1} = x_t + γ_t (s_t − x_t),   γ_t = 2/(t + 8)
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| d | `direction` | τ | `penalty` |
+
+Smooth and convex: F + τ ΣG at T^{-1/3}. The weight τ is the multiplier of every row, chosen beforehand: nothing makes the
+constraints hold, so this is the method to compare projection-free ones with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import polyak_momentum
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+
+
+class State(NamedTuple):
+    """What the next step needs."""
+
+    x: Float[Array, " n"]
+    direction: Float[Array, " n"]
+
+
+class StochasticFrankWolfe(Method):
+    """Go towards the point of X that is best for an average of past gradients.
+
+    Args:
+        penalty: τ, the weight of every constraint row; None: a tenth of the norm of ∇f over that of Σ∇g_i at the start.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> target = jnp.array([0.2, 0.5, 0.3])
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - target) ** 2), domain=tr.domains.Simplex())
+        >>> result = tr.solve(problem, jnp.ones(3) / 3, tr.methods.StochasticFrankWolfe(), steps=2000)
+        >>> bool(jnp.abs(result.x - target).max() < 0.01)
+        True
+    """
+
+    penalty: Hyper = hyper(None, strict=False)
+
+    accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="lmo")
+    reference: ClassVar[str] = "Mokhtari, Hassani, Karbasi 2020, Algorithm 1; constraints as Akhtar, Bedi, Rajawat 2021"
+    guarantee: ClassVar[str] = "smooth, convex: objective plus weighted constraints at K^(-1/3); no feasibility"
+    cost: ClassVar[str] = "1 ∇f, 1 c, 1 Jᵀy, 1 linear minimisation"
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return {"joint": None}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        if self.penalty is not None:
+            return self
+        sample = draw.samples["joint"]
+        rows, pullback = oracle.vjp(x, sample)
+        objective, constraints = (jnp.linalg.norm(v) for v in (oracle.grad(x, sample), pullback(jnp.ones_like(rows))))
+        known = (objective > 0) & (constraints > 0)
+        return replace(self, penalty=jnp.where(known, 0.1 * objective / jnp.where(known, constraints, 1.0), 1.0))
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        return State(x, jnp.zeros_like(x))
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, sample = state.x, draw.samples["joint"]
+        later = draw.k.astype(x.dtype) + 8.0
+        rows, pullback = oracle.vjp(x, sample)
+        gradient = oracle.grad(x, sample) + pullback(self.penalty * jnp.ones_like(rows))
+        direction = polyak_momentum(state.direction, gradient, 4.0 * later ** (-2 / 3))
+        new = x + 2.0 / later * (oracle.lmo(direction) - x)
+        return State(new, direction), Info(1, 1, 1, oracle.count(sample, objective=True, constraints=True))

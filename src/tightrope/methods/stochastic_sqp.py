@@ -1,0 +1,152 @@
+r"""Stochastic sequential quadratic optimisation with an adaptive merit parameter (Berahas, Curtis, Robinson, Zhou 2021).
+
+Deterministic equalities c(x) = 0, x free; stochastic objective. Algorithm 3.1 of the paper with H = I; v = ∇f(x_k, ξ):
+
+    [I Jᵀ; J 0] [d; y] = −[v; c],  that is  JJᵀ y = c − J v,  d = −(v + Jᵀy)
+    q = vᵀd + ‖d‖²,                τ_trial = (1 − σ)‖c‖₁ / q, ∞ where q ≤ 0
+    Δ = ‖c‖₁ − τ(vᵀd + ½‖d‖²),     ξ_trial = Δ / (τ‖d‖²)
+    τ stays where τ ≤ τ_trial, else (1 − ε)τ_trial;  ξ, after τ, by the same rule with ξ_trial
+    α̂ = βΔ / ((τL + Γ)‖d‖²),  α̃ = α̂ − 4‖c‖₁ / ((τL + Γ)‖d‖²),  both cut to [l, l + θβ²] with l = βξτ / (τL + Γ)
+    x_{k+1} = x_k + αd,  α = α̂ if α̂ < 1, α̃ if α̃ > 1, else 1
+
+Δ is the decrease of the merit function τf + ‖c‖₁ that its model promises. The system says q = yᵀc and vᵀd = q − ‖d‖²; so
+computed, τ_trial ≥ (1 − σ)/‖y‖_∞ and Δ ≥ ½τ‖d‖² + σ‖c‖₁ hold in spite of rounding, also where c is nearly zero. Without
+that, one step at a feasible point could end the run by taking τ to zero.
+
+The analysis asks for l ≤ 1: else a step longer than 1 can be forced where c is large, and c grows with every step. τ and ξ
+only fall, so L + Γ/τ ≥ βξ at the start is enough. L and Γ are upper bounds: an estimate is raised to that, what is given is
+taken as it is.
+
+The paper asks for a Jacobian of full row rank. Here y is the shortest least-squares solution, so that rows which depend on
+each other are harmless; where c is out of J's range, d goes to the points where the linearised rows are least violated.
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| L, Γ | `smoothness`, `jacobian_smoothness` | σ, ε | `decrease`, `shrink` |
+| τ, ξ | `merit`, `ratio` | y, d | `multipliers`, `direction` |
+| β, θ | `damping`, `span` | Δ | `reduction` |
+
+β is constant. Guaranteed then, as long as τ stays away from zero: the mean over the steps of E‖∇F + Jᵀy‖² + E‖c‖₁ falls to
+a level proportional to β and to the noise. Multiplier: the y of the last step's system. Output: the last iterate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import scales
+from ..oracle import Oracle
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+
+
+class State(NamedTuple):
+    """What the next step needs, and the multipliers of the last system."""
+
+    x: Float[Array, " n"]
+    merit: Float[Array, ""]
+    ratio: Float[Array, ""]
+    multipliers: Float[Array, " rows"]
+
+
+class StochasticSQP(Method):
+    """Newton steps on the constraints, gradient steps along them, with a step size that the merit function allows.
+
+    Args:
+        smoothness: Lipschitz constant L of the objective's gradient; None: estimated at the start.
+        jacobian_smoothness: sum Γ of the Lipschitz constants of the rows' gradients; None: estimated at the start.
+        merit: where τ, the weight of the objective in the merit function, starts; it only falls.
+        ratio: where ξ, a lower bound on Δ/(τ‖d‖²), starts; it only falls.
+        damping: the factor β of all steps, at most 1; smaller for less noise in the end.
+        decrease: the part σ of ‖c‖₁ that a step must promise to remove.
+        shrink: how far ε below its trial value τ, or ξ, is set when it must fall.
+        span: how far θ, times β², a step size may lie above its lower end.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+        >>> result = tr.solve(problem, jnp.ones(2), tr.methods.StochasticSQP(), steps=200)
+        >>> bool(abs(result.x @ result.x - 1.0) < 1e-4)
+        True
+    """
+
+    smoothness: Hyper = hyper(None)
+    jacobian_smoothness: Hyper = hyper(None, strict=False)
+    merit: Hyper = hyper(1.0)
+    ratio: Hyper = hyper(1.0)
+    damping: Hyper = hyper(1.0, high=1.0001)
+    decrease: Hyper = hyper(0.5, high=1.0)
+    shrink: Hyper = hyper(1e-6, high=1.0)
+    span: Hyper = hyper(10.0, strict=False)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=False, stochastic=False, form="native", needs="everywhere")
+    reference: ClassVar[str] = "Berahas, Curtis, Robinson, Zhou 2021, Algorithm 3.1"
+    guarantee: ClassVar[str] = "mean of E‖∇F + Jᵀy‖² + E‖c‖ falls to a level ~ β, as long as τ stays away from 0"
+    cost: ClassVar[str] = "1 ∇f, 1 c, 1 J"
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return {"objective": None}
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        if all(value is not None for value in (self.smoothness, self.jacobian_smoothness)):
+            return self
+        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        rows, given = jnp.asarray(oracle.multipliers.size, x.dtype), self.smoothness
+        smoothness = s.smoothness if given is None else given
+        bend = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * smoothness)
+        bend = bend if self.jacobian_smoothness is None else self.jacobian_smoothness
+        missing = jnp.maximum(self.damping * self.ratio - smoothness - bend / self.merit, 0.0)
+        if given is None:
+            return replace(self, smoothness=smoothness + missing, jacobian_smoothness=bend)
+        return replace(self, jacobian_smoothness=bend + self.merit * missing)
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        return State(x, self.merit, self.ratio, oracle.multipliers)
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, sample = state.x, draw.samples["objective"]
+        gradient = oracle.grad(x, sample)
+        c, pullback = oracle.vjp(x, sample)
+        multipliers, direction = newton_step(gradient, c, jax.vmap(pullback)(jnp.eye(c.size, dtype=x.dtype)))
+        violation, square, q = jnp.sum(jnp.abs(c)), direction @ direction, multipliers @ c
+        divisor = jnp.where(square > 0, square, 1.0)  # d = 0: whatever the step size, x stays
+        merit = self._lowered(state.merit, (1.0 - self.decrease) * violation, q)
+        reduction = merit * (0.5 * square - q) + violation
+        ratio = self._lowered(state.ratio, reduction, merit * square)
+        step_size = self.step_size(merit, ratio, reduction / divisor, violation / divisor)
+        rows = oracle.count(sample, objective=True, constraints=False)
+        return State(x + step_size * direction, merit, ratio, multipliers), Info(1, 1, 1, rows)
+
+    def _lowered(self, value: Array, above: Array, below: Array) -> Float[Array, ""]:
+        """`value`, or just under above/below where that is smaller; ∞ where below ≤ 0."""
+        trial = jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), jnp.inf)
+        return jnp.where(value <= trial, value, (1.0 - self.shrink) * trial)
+
+    def step_size(self, merit: Array, ratio: Array, reduction: Array, violation: Array) -> Float[Array, ""]:
+        """The step size α, from the reduction Δ and the violation ‖c‖₁, both divided by ‖d‖²."""
+        curvature = merit * self.smoothness + self.jacobian_smoothness
+        low = self.damping * ratio * merit / curvature
+        high = low + self.span * self.damping**2
+        long = jnp.clip(self.damping * reduction / curvature, low, high)
+        short = jnp.clip((self.damping * reduction - 4.0 * violation) / curvature, low, high)
+        return jnp.where(long < 1.0, long, jnp.maximum(short, 1.0))
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.multipliers
+
+
+def newton_step(
+    gradient: Float[Array, " n"], c: Float[Array, " m"], jacobian: Float[Array, "m n"]
+) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
+    """The shortest y with JJᵀy = c − J·gradient, in the least-squares sense, and d = −(gradient + Jᵀy)."""
+    cutoff = max(jacobian.shape) * jnp.finfo(c.dtype).eps
+    # Full precision by name: the default rounds float32 products to ten bits on some accelerators.
+    gram = jnp.matmul(jacobian, jacobian.T, precision="highest")
+    inverse = jnp.linalg.pinv(gram, rtol=cutoff, hermitian=True)
+    right = c - jnp.matmul(jacobian, gradient, precision="highest")
+    multipliers = jnp.matmul(inverse, right, precision="highest")
+    return multipliers, -(gradient + jnp.matmul(multipliers, jacobian, precision="highest"))

@@ -1,0 +1,191 @@
+r"""Two phases of recursive momentum: first towards feasibility, then on the augmented Lagrangian (TStoM).
+
+[reconstructed] from what Cui, Shi, Wang, Xiao 2024 say of the method they compare with: the form of phase 1, its schedule and
+when it ends, and the output are ours. Stochastic objective and constraints c(x) = 0, x in X; inequalities by slacks.
+
+Phase 1, steps k ≤ N = ⌊warm_up · K⌋: recursive momentum on ½‖c‖² alone, on independent ζ¹, ζ².
+
+    x_{k+1} = P_X(x_k − s_k v_k),  s_k = feasibility_step_size · k^{-1/3}
+    v_{k+1} = H(x_{k+1}) + (1 − a_k)(v_k − H(x_k)),  H(x) = J(x, ζ¹)ᵀc(x, ζ²),  a_k = k^{-2/3}
+
+Step N (where N = 0, `init`) forms instead, at its new point x_1 and on its own samples B_1, what phase 2 starts from; so B_2,
+the next step's, is independent of x_2 and λ_2:
+
+    v_1 = G_ρ(x_1, λ_1; B_1),  λ_2 = λ_1 + γ/log²2 · sign c(x_1, ζ²_1)
+
+Phase 2, j = k − N = 1, 2, …: the method of `linearized_penalty` with multipliers, its constants fixed by the horizon K:
+
+    ρ = penalty · K^{1/5},  η = step_size · K^{-3/5},  α = momentum · K^{-4/5}, at most 1
+    x_{j+1} = P_X(x_j − η v_j)
+    v_{j+1} = G_ρ(x_{j+1}, λ_{j+1}; B_{j+1}) + (1 − α)(v_j − G_ρ(x_j, λ_j; B_{j+1}))
+    λ_{j+2} = λ_{j+1} + γ/((j+1) log²(j+2)) sign c(x_{j+1}, ζ²_{j+1})
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| x, v | `x`, `gradient` | λ_{j+1}, λ_{j+2} after step j | `multipliers`, `next_multipliers` |
+| s, η | `feasibility_step_size`, `step_size` | ρ, γ | `penalty`, `dual_step_size` |
+| a, α | `weight` | ξ⁰, ζ¹, ζ² | roles `objective`, `jacobian`, `value` |
+
+Guaranteed, as they report it: an ε-KKT point in O(ε^{-5}) samples where the Jacobian's rows stay independent.
+Output: x_{j+1} with j uniform on phase 2, sampled on line, its multiplier λ_j + ρ c(x_{j+1}, ζ²_{j+1}); in phase 1 the iterate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..estimators import recursive_momentum, scales
+from ..oracle import Oracle
+from ..schedules import picks, power
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from .linearized_penalty import (
+    ROLES,
+    State,
+    balanced_penalty,
+    multiplier_scale,
+    penalty_cost,
+    penalty_gradient,
+    penalty_pull,
+    sign_ascent,
+)
+
+
+def _violation_gradient(oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Float[Array, " n"]:
+    """H(x)."""
+    return penalty_pull(oracle, x, draw.samples, jnp.zeros_like(oracle.multipliers), 1.0)[1]
+
+
+class TwoPhaseMomentum(Method):
+    """Recursive momentum on the violation for a while, then on objective, multipliers and penalty together.
+
+    Args:
+        step_size: c2 of η = c2 K^{-3/5}; None: 2/(L_f + penalty · L_c) with the Lipschitz constants of ∇f and of the gradient
+            of ½‖c‖² as they are found around the start and over the length to go.
+        penalty: c1 of ρ = c1 K^{1/5}; None: 10 L_f/L_c.
+        momentum: c3 of α = c3 K^{-4/5}; None: 72 (L_f + penalty · L_c)² step_size², the theory's ratio to the step.
+        dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ around the start: multipliers move 3.4 γ at most.
+        feasibility_step_size: scale of phase 1's steps; None: 1/(2 L_c).
+        warm_up: the part of the horizon that phase 1 takes.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+        >>> result = tr.solve(problem, jnp.ones(2), tr.methods.TwoPhaseMomentum(), steps=5000)
+        >>> bool(abs(result.x @ result.x - 1.0) < 0.05)
+        True
+    """
+
+    step_size: Hyper = hyper(None)
+    penalty: Hyper = hyper(None)
+    momentum: Hyper = hyper(None)
+    dual_step_size: Hyper = hyper(None)
+    feasibility_step_size: Hyper = hyper(None)
+    warm_up: Hyper = hyper(0.1, high=1.0)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
+    reference: ClassVar[str] = "TStoM, as Cui, Shi, Wang, Xiao 2024 describe it [reconstructed]"
+    guarantee: ClassVar[str] = "ε-KKT in O(ε⁻⁵) samples where Jacobians keep full rank"
+    cost: ClassVar[str] = "phase 1: 4 c (2 where exact), 2 Jᵀy; phase 2: 2 ∇f besides; half of that where they meet"
+
+    @property
+    def uses_horizon(self) -> bool:
+        return True
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        return dict(ROLES)
+
+    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        asked = (self.step_size, self.penalty, self.momentum, self.dual_step_size, self.feasibility_step_size)
+        if all(value is not None for value in asked):
+            return self
+        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        penalty = 10.0 * balanced_penalty(s) if self.penalty is None else self.penalty
+        smoothness = s.smoothness + penalty * s.penalty_bound
+        step_size = 2.0 / smoothness if self.step_size is None else self.step_size
+        descent = 0.5 / jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
+        return replace(
+            self,
+            step_size=step_size,
+            penalty=penalty,
+            momentum=72.0 * (smoothness * step_size) ** 2 if self.momentum is None else self.momentum,
+            dual_step_size=0.3 * multiplier_scale(s) if self.dual_step_size is None else self.dual_step_size,
+            feasibility_step_size=descent if self.feasibility_step_size is None else self.feasibility_step_size,
+        )
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        start = oracle.multipliers
+        state = State(x, jnp.zeros_like(x), start, start, x, start)
+        return jax.lax.cond(
+            self._warm_up_steps(steps) == 0,
+            lambda: self._begin(oracle, state, draw),
+            lambda: state._replace(gradient=_violation_gradient(oracle, x, draw)),
+        )
+
+    def scheduled(self, steps: Float[Array, ""]) -> tuple[Array, Array, Array]:
+        """Step size η, penalty ρ and momentum weight α of phase 2."""
+        weight = jnp.minimum(1.0, power(self.momentum, steps, -4 / 5))
+        return power(self.step_size, steps, -3 / 5), power(self.penalty, steps, 1 / 5), weight
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        j = draw.k - self._warm_up_steps(draw.steps)
+        cost = partial(penalty_cost, oracle, draw.samples)
+        return jax.lax.switch(
+            jnp.sign(j) + 1,
+            (
+                lambda: (self._approach(oracle, state, draw), cost(2, objective=False)),
+                lambda: (self._begin(oracle, self._move(oracle, state, draw), draw), cost(1)),
+                lambda: (self._descend(oracle, state, draw, j), cost(2)),
+            ),
+        )
+
+    def _warm_up_steps(self, steps: Int[Array, ""]) -> Int[Array, ""]:
+        """N."""
+        return jnp.floor(self.warm_up * steps).astype(steps.dtype)
+
+    def _move(self, oracle: Oracle, state: State, draw: Draw) -> State:
+        """Phase 1's new point, with the old v."""
+        step_size = power(self.feasibility_step_size, draw.k.astype(state.x.dtype), -1 / 3)
+        new = oracle.project(state.x - step_size * state.gradient)
+        return state._replace(x=new, picked=new)
+
+    def _approach(self, oracle: Oracle, state: State, draw: Draw) -> State:
+        """A step of phase 1 but the last."""
+        moved, weight = self._move(oracle, state, draw), draw.k.astype(state.x.dtype) ** (-2 / 3)
+        at_new, at_old = (_violation_gradient(oracle, x, draw) for x in (moved.x, state.x))
+        return moved._replace(gradient=recursive_momentum(state.gradient, at_new, at_old, weight))
+
+    def _begin(self, oracle: Oracle, state: State, draw: Draw) -> State:
+        """v_1 and λ_2 of phase 2, at the point that it starts from."""
+        _, penalty, _ = self.scheduled(draw.steps.astype(state.x.dtype))
+        c, gradient = penalty_gradient(oracle, state.x, draw.samples, state.multipliers, penalty)
+        following = sign_ascent(state.multipliers, self.dual_step_size, 1.0, c)
+        return state._replace(gradient=gradient, next_multipliers=following)
+
+    def _descend(self, oracle: Oracle, state: State, draw: Draw, j: Int[Array, ""]) -> State:
+        """Step j of phase 2."""
+        x, samples = state.x, draw.samples
+        step_size, penalty, weight = self.scheduled(draw.steps.astype(x.dtype))
+        new = oracle.project(x - step_size * state.gradient)
+        c, at_new = penalty_gradient(oracle, new, samples, state.next_multipliers, penalty)
+        _, at_old = penalty_gradient(oracle, x, samples, state.multipliers, penalty)
+        take = picks(draw.uniform, 1.0, j)
+        return State(
+            new,
+            recursive_momentum(state.gradient, at_new, at_old, weight),
+            state.next_multipliers,
+            sign_ascent(state.next_multipliers, self.dual_step_size, j.astype(x.dtype) + 1.0, c),
+            jnp.where(take, new, state.picked),
+            jnp.where(take, state.multipliers + penalty * c, state.picked_multipliers),
+        )
+
+    def output(self, state: State) -> Float[Array, " n"]:
+        return state.picked
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.picked_multipliers
