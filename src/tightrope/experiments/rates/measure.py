@@ -1,0 +1,106 @@
+"""Residuals along many runs at once: squared and averaged over all steps so far, without storing an iterate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...loop import draw_of, start
+from ...methods.base import Draw, Method, as_arrays
+from ...parameters import Parameters
+from ...reformulate import oracle_for
+from ...validate import check_functions
+from .problems import Case
+
+Multipliers = Callable[[Any, Any, Array, Array], Array]
+"""(method, state after step k, k, exact c there) ↦ the multipliers that the theorem speaks of."""
+
+
+class Curves(NamedTuple):
+    """At each recorded k and for each seed: running means of squared residuals, and ‖c‖² at x_{k+1} itself."""
+
+    k: np.ndarray
+    stationarity: Float[np.ndarray, "seeds records"]
+    violation: Float[np.ndarray, "seeds records"]
+    last_violation: Float[np.ndarray, "seeds records"]
+
+
+def records(steps: int, count: int = 41) -> np.ndarray:
+    """Steps, evenly spaced in their logarithm, from a thousandth of the way to the end."""
+    return np.unique(np.geomspace(max(10, steps // 1000), steps, count).astype(int))
+
+
+def curves(case: Case, method: Method, multipliers: Multipliers, steps: int, seeds: int) -> Curves:
+    """Run `seeds` runs of the method side by side."""
+    parameters = Parameters(case.start)
+    sizes = check_functions(case.problem, parameters)
+    oracle = oracle_for(case.problem, parameters, sizes, method.accepts.form)
+    roles, horizon, at = method.roles(oracle), jnp.int32(steps), records(steps)
+    domain, n = case.problem.domain, parameters.size
+
+    def residuals(method: Method, state: Any, k: Array) -> Float[Array, " 2"]:
+        x = state.x[:n]
+        c, pullback = jax.vjp(case.constraint, x)
+        slope = jax.grad(case.objective)(x) + pullback(multipliers(method, state, k, c))[0]
+        return jnp.stack([domain.normal_cone_distance(x, slope) ** 2, jnp.sum(c**2)])
+
+    def step(method: Method, key: Array, k: Array, carried: tuple[Any, Array]) -> tuple[Any, Array]:
+        state, total = carried
+        draw = Draw(*draw_of(oracle, roles, key, k), jax.random.fold_in(key, k), k, horizon)
+        state, _ = method.step(oracle, state, draw)
+        return state, total + residuals(method, state, k)
+
+    def run(key: Array, asked: Method) -> Float[Array, "records 3"]:
+        filled, carry = start(oracle, asked, parameters.start, key, horizon)
+
+        def stretch(carried: tuple[Any, Array, Array], end: Array) -> Any:
+            state, total, first = carried
+            state, total = jax.lax.fori_loop(
+                first, end + 1, lambda k, carried: step(filled, key, k, carried), (state, total)
+            )
+            now = residuals(filled, state, end)[1:]
+            return (state, total, end + 1), jnp.concatenate([total / end, now])
+
+        begin = carry.state, jnp.zeros(2, parameters.dtype), jnp.int32(1)
+        return jax.lax.scan(stretch, begin, jnp.asarray(at, jnp.int32))[1]
+
+    keys = jax.vmap(jax.random.key)(np.arange(seeds, dtype=np.uint32))
+    found = np.asarray(jax.jit(jax.vmap(run, in_axes=(0, None)))(keys, as_arrays(method, parameters.dtype)))
+    return Curves(at, *np.moveaxis(found, -1, 0))
+
+
+def outputs(case: Case, method: Method, horizons: list[int], seeds: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each horizon T and seed the gap F(x̄) − F* of the method's output and its largest H(x̄)."""
+    parameters = Parameters(case.start)
+    sizes = check_functions(case.problem, parameters)
+    oracle = oracle_for(case.problem, parameters, sizes, method.accepts.form)
+    roles = method.roles(oracle)
+    assert case.optimum is not None
+    optimum = case.optimum
+
+    def run(key: Array, horizon: Array, asked: Method) -> Float[Array, " 2"]:
+        filled, carry = start(oracle, asked, parameters.start, key, horizon)
+
+        def step(k: Array, state: Any) -> Any:
+            draw = Draw(*draw_of(oracle, roles, key, k), jax.random.fold_in(key, k), k, horizon)
+            return filled.step(oracle, state, draw)[0]
+
+        x = filled.output(jax.lax.fori_loop(1, horizon + 1, step, carry.state))
+        return jnp.stack([case.objective(x) - optimum, jnp.max(case.constraint(x))])
+
+    program = jax.jit(jax.vmap(run, in_axes=(0, None, None)))
+    keys = jax.vmap(jax.random.key)(np.arange(seeds, dtype=np.uint32))
+    given = as_arrays(method, parameters.dtype)
+    found = np.stack([np.asarray(program(keys, np.int32(horizon), given)) for horizon in horizons])
+    return found[..., 0], found[..., 1]
+
+
+def slope(k: np.ndarray, values: np.ndarray) -> float:
+    """The least-squares slope of log values against log k over the last decade of k."""
+    late = k >= k[-1] / 10
+    return float(np.polyfit(np.log(k[late]), np.log(values[late]), 1)[0])
