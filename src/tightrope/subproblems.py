@@ -26,6 +26,9 @@ def bounded_quadratic(
     scale = jnp.where(size > 0, size, 1.0)
     b, count = linear / scale, jnp.maximum(jnp.sum(~free), 1)
     floor = jnp.finfo(linear.dtype).tiny ** 0.5
+    rounding = (
+        linear.size * jnp.finfo(linear.dtype).eps * jnp.max(jnp.diag(matrix))
+    )  # of a pivot: none may fall below 0
 
     def objective(y: Array) -> Array:
         return y @ (0.5 * matrix @ y + b)
@@ -33,7 +36,7 @@ def bounded_quadratic(
     def improve(_: int, pair: tuple[Array, Array]) -> tuple[Array, Array]:
         y, z = pair
         ratio, mean = jnp.where(free, 0.0, z / y), z @ y / count
-        factor = jax.scipy.linalg.cho_factor(matrix + jnp.diag(ratio))
+        factor = jax.scipy.linalg.cho_factor(matrix + jnp.diag(ratio + rounding))
 
         def direction(target: Array) -> tuple[Array, Array]:
             """The Newton step towards y z = target."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,7 +22,9 @@ def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert blocks
-    exec(compile("\n".join(blocks), page.name, "exec"), {"__name__": page.stem})
+    module = ModuleType(page.stem)
+    monkeypatch.setitem(sys.modules, page.stem, module)  # classes on the page look their module up
+    exec(compile("\n".join(blocks), page.name, "exec"), module.__dict__)
 
 
 def public_names():

@@ -22,7 +22,8 @@ def like(result, violation, **changes):
     """A result with these violations along its history."""
     columns = {"step": np.arange(len(violation)), "violation": violation}
     columns |= {name: np.linspace(1.0, 0.1, len(violation)) for name in ("objective", "stationarity")}
-    return replace(result, history=tr.History(columns), violation=violation[-1], **changes)
+    changes = {"violation": violation[-1], "stationarity": 0.1} | changes
+    return replace(result, history=tr.History(columns), **changes)
 
 
 def heights(axes):

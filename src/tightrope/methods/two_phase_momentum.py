@@ -1,6 +1,6 @@
 r"""Two phases of recursive momentum: first towards feasibility, then on the augmented Lagrangian (TStoM).
 
-[reconstructed] from what Cui, Shi, Wang, Xiao 2024 say of the method they compare with: the form of phase 1, its schedule and
+[reconstructed] from what Cui, Shi, Wang, Xiao 2025 say of the method they compare with: the form of phase 1, its schedule and
 when it ends, and the output are ours. Stochastic objective and constraints c(x) = 0, x in X; inequalities by slacks.
 
 Phase 1, steps k ≤ N = ⌊warm_up · K⌋: recursive momentum on ½‖c‖² alone, on independent ζ¹, ζ².
@@ -89,7 +89,7 @@ class TwoPhaseMomentum(Method):
     warm_up: Hyper = hyper(0.1, high=1.0)
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
-    reference: ClassVar[str] = "TStoM, as Cui, Shi, Wang, Xiao 2024 describe it [reconstructed]"
+    reference: ClassVar[str] = "TStoM, as Cui, Shi, Wang, Xiao 2025 describe it [reconstructed]"
     guarantee: ClassVar[str] = "ε-KKT in O(ε⁻⁵) samples where Jacobians keep full rank"
     cost: ClassVar[str] = "phase 1: 4 c (2 where exact), 2 Jᵀy; phase 2: 2 ∇f besides; half of that where they meet"
 
