@@ -45,8 +45,8 @@ BALL, BOX = domains.L2Ball(3.0), domains.Box(-1.5, 1.5)
 # second comes only after some 72^2.5 = 44,000 steps. These are such that both hold in the last decade.
 STOCHASTIC: dict[str, Any] = {"step_size": 0.02, "penalty": 5.0, "momentum": 2.0}
 EXACT: dict[str, Any] = {"step_size": 0.02, "penalty": 5.0, "momentum": 1.0}
-TRUNCATED = EXACT | {"radius": 50.0}
-FLAT = TRUNCATED | {"step_size": 0.05, "penalty": 2.0}
+TRUNCATED: dict[str, Any] = EXACT | {"radius": 50.0}
+FLAT: dict[str, Any] = TRUNCATED | {"step_size": 0.05, "penalty": 2.0}
 
 AVERAGES: dict[str, tuple[problems.Case, Method, Callable[..., Any], float, float]] = {
     # name: problem, method, multipliers, rate of stationarity², rate of ‖c‖²
