@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -33,6 +34,12 @@ class BySharedPrograms(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config, log):
     return BySharedPrograms(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _double_precision_for_transcriptions(request):
+    with jax.enable_x64(True) if request.path.parent.name == "paper" else nullcontext():
+        yield
 
 
 TESTED = itertools.count()

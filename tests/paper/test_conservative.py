@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 from convex_by_hand import (
@@ -30,12 +29,6 @@ LOW, HIGH = np.array([-0.4, -0.1, -0.5]), np.array([0.7, 0.7, 0.6])
 ETA, V, DELTA = 1.8, 0.15, 0.9
 FW_ETA, FW_RHO, FW_V, FW_DELTA, FW_RADIUS = 2.4, 1.6, 0.35, 1.3, 1.2
 FW_START = np.array([0.5, 0.3, -0.4])
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 class Transcribed(NamedTuple):

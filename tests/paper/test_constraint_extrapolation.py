@@ -3,9 +3,7 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
-import pytest
 from convex_by_hand import (
     BATCH,
     PLANE,
@@ -28,12 +26,6 @@ from tightrope.methods import ConstraintExtrapolation
 
 T, RADIUS = 40, 0.62
 C1, C2 = 1.5, 2.0
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 class Transcribed(NamedTuple):

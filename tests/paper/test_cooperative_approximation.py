@@ -3,9 +3,7 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
-import pytest
 from convex_by_hand import (
     BATCH,
     ROW_BATCH,
@@ -26,12 +24,6 @@ from tightrope.methods import CooperativeApproximation
 
 T, RADIUS, VALUE_BATCH = 41, 0.62, 6
 TOLERANCE, STEP_SIZE = 0.4, 0.8
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 class Transcribed(NamedTuple):

@@ -3,9 +3,7 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
-import pytest
 from convex_by_hand import (
     BATCH,
     ROW_BATCH,
@@ -25,12 +23,6 @@ from tightrope.methods import DriftPlusPenalty
 T = 40
 LOW, HIGH = np.array([-0.4, -0.1, -0.5]), np.array([0.7, 0.7, 0.6])
 PROXIMAL, WEIGHT = 0.1, 0.6
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 class Transcribed(NamedTuple):

@@ -17,13 +17,6 @@ import tightrope as tr
 from tightrope.parameters import Parameters
 from tightrope.reformulate import oracle_for
 
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
-
-
 # ---- the paper, in NumPy ---------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -16,12 +15,6 @@ import tightrope as tr
 from tightrope.methods import GradientDescentAscent
 
 STEPS = 40
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- the rule, in NumPy ----------------------------------------------------------------------------------------------

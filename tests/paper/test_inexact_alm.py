@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import noisy_by_hand as hand
 import numpy as np
 import pytest
@@ -14,12 +13,6 @@ import tightrope as tr
 from tightrope.methods import InexactALM
 
 STEPS = 42
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- the rule, in NumPy ----------------------------------------------------------------------------------------------

@@ -17,12 +17,6 @@ from tightrope.methods.base import Draw
 STEPS = 30
 
 
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
-
-
 # ---- the paper, in NumPy ---------------------------------------------------------------------------------------------
 
 

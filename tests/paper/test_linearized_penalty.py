@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import noisy_by_hand as hand
 import numpy as np
@@ -16,12 +15,6 @@ import tightrope as tr
 from tightrope.methods import LinearizedPenalty, TruncatedMomentum
 
 STEPS = 30
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- the paper, in NumPy ---------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import noisy_by_hand as hand
 import numpy as np
 import pytest
@@ -13,12 +12,6 @@ from sample_paths import drive
 from tightrope.methods import MomentumALM
 
 STEPS = 30
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- the rule, in NumPy ----------------------------------------------------------------------------------------------

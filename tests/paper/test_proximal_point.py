@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 from convex_by_hand import (
@@ -27,12 +26,6 @@ from tightrope.methods import ConstraintExtrapolation, ProximalPoint, SwitchingS
 T, INNER, RADIUS, WEIGHT = 40, 9, 0.62, 1.7
 TOLERANCE, STEP_SIZE = 0.12, 0.2
 C1, C2 = 2.0, 2.0
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 class Subproblem(NamedTuple):

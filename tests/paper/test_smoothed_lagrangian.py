@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,12 +11,6 @@ from sample_paths import drive
 import tightrope as tr
 
 STEPS = 40
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- the rule, in NumPy ----------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 from convex_by_hand import (
@@ -25,12 +24,6 @@ from tightrope.methods import StochasticFrankWolfe
 
 T, RADIUS, PENALTY = 40, 1.2, 0.7
 START = np.array([0.5, 0.3, -0.4])
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 class Transcribed(NamedTuple):

@@ -21,12 +21,6 @@ HALF = ("diminishing", "strongly_convex")  # recording from S = T/2: Theorem 4.3
 POLYAK = {"switching": 1.0, "unbounded": 0.6}  # the factor of Polyak's step on J: 1 (Prop. 5.5), ν'/(2M) (A.8)
 
 
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
-
-
 # ---- the paper, in NumPy ---------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import noisy_by_hand as hand
 import numpy as np
@@ -16,12 +15,6 @@ from tightrope.methods import TwoPhaseMomentum
 from tightrope.methods.base import Draw
 
 STEPS = 30
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 # ---- the rule, in NumPy ----------------------------------------------------------------------------------------------
