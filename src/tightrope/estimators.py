@@ -82,6 +82,16 @@ class Scales(NamedTuple):
         """Lipschitz constant of the gradient of ½‖c‖² wherever x may go, for steps that have no second chance."""
         return (jnp.sqrt(self.penalty_smoothness) + self.length * self.jacobian_smoothness) ** 2
 
+    @property
+    def balanced_penalty(self) -> Float[Array, ""]:
+        """The penalty ρ at which ½ρ‖c‖² is as curved as the objective; where ½‖c‖² is flat, anything positive will do."""
+        return self.smoothness / jnp.where(self.penalty_bound > 0, self.penalty_bound, 1.0)
+
+    @property
+    def multiplier(self) -> Float[Array, ""]:
+        """How large multipliers may be expected to be: ‖∇f‖/‖J‖, where J vanishes ‖∇f‖ itself."""
+        return self.gradient / jnp.where(self.constraint_gradient > 0, self.constraint_gradient, 1.0)
+
 
 NOISE_SAMPLES = 4
 """Samples that the standard deviations are estimated from."""

@@ -311,8 +311,9 @@ class Run:
         if self.lanes:
             method, state, asked = jax.tree.map(lambda a: a[lane], (method, state, asked))
             status = status if np.asarray(self.carry.ok)[lane] else "diverged"
-        if status == "budget":
-            status = method.conclusion(state) or status
+        ended, concluded = status, method.conclusion(state)
+        if status == "budget" and concluded is not None:
+            status = concluded
         x, output = jnp.asarray(points[chosen]), ("method", "best", "last", "average")[chosen]
         certificate = certify_point(self.problem, self.original, x, violation, 0.95, self.seeds[lane])
         own = None if output != "method" else multipliers
@@ -326,7 +327,8 @@ class Run:
             multipliers=certificate.multipliers if own is None else by_constraint(self.problem, self.original, own),
             success=success,
             status=status,
-            message="; ".join([_why(status, self.k - 1, success), *notes, *([remark] if remark else [])]) + ".",
+            message="; ".join([_why(ended, concluded, self.k - 1, success), *notes, *([remark] if remark else [])])
+            + ".",
             steps=self.k - 1,
             samples=self.calls[lane]["samples"],
             seconds=self.seconds,
@@ -352,17 +354,18 @@ def _start_dual(fitted: Oracle, problem: Problem, warm: Result) -> Oracle:
     return eqx.tree_at(lambda oracle: oracle.multipliers, fitted, rows)
 
 
-def _why(status: Status, steps: int, success: bool) -> str:
+def _why(ended: Status, concluded: str | None, steps: int, success: bool) -> str:
+    """Why the loop ended; what the method itself concluded adds to that only where it found no way to the constraints."""
     hint = "" if success else "; not certified yet: more steps, a larger batch or looser tolerances in stop= may help"
+    if concluded == "infeasible":
+        hint = "; the violation is stationary there and not zero: nearby, the constraints cannot be met"
     return {
-        "converged": f"{steps:,} steps were taken; the tolerances, or the method's own termination test, were met",
-        "infeasible": f"{steps:,} steps were taken; the method has come to a point where the violation is stationary and "
-        "not zero: nearby, the constraints cannot be met",
+        "converged": f"stopped after {steps:,} steps: violation and stationarity are within the tolerances",
         "budget": f"{steps:,} steps were taken{hint}",
         "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
         "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it: "
         "try a smaller step_size",
-    }[status]
+    }[ended]
 
 
 def _settings(method: Method) -> dict[str, Any]:

@@ -10,31 +10,7 @@ import pytest
 import tightrope as tr
 from conftest import X0, loss, parity, points, unit_norm
 from tightrope.methods.base import Method
-
-
-def counting(fn, name, calls):
-    """fn, counting its evaluations and its derivatives as they happen."""
-
-    def tell(event):
-        jax.debug.callback(lambda: calls.update([f"{name} {event}"]))
-
-    @jax.custom_vjp
-    def counted(*args):
-        tell("value")
-        return fn(*args)
-
-    def forward(*args):
-        tell("value")
-        value, pullback = jax.vjp(fn, *args)
-        return value, pullback
-
-    def backward(pullback, cotangent):
-        tell("derivative")
-        return pullback(cotangent)
-
-    counted.defvjp(forward, backward)
-    return counted
-
+from tightrope.testing import counting
 
 METHODS = [
     tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, radius=5.0),

@@ -57,12 +57,8 @@ def test_the_contract(name, check):
     check(tr.methods.by_name(name))
 
 
-class Broken(tr.methods.GradientDescentAscent):
-    """A method that breaks one rule of the contract at a time: the checks have to notice."""
-
-
 def wrong(rule):
-    """A method class that breaks this rule."""
+    """A method class that breaks this rule of the contract: the checks have to notice."""
 
     def step(self, oracle, state, draw):
         new, info = tr.methods.GradientDescentAscent.step(self, oracle, state, draw)
@@ -79,7 +75,9 @@ def wrong(rule):
         rows = sum(leaf.shape[0] for leaf in jax.tree.leaves(oracle.data))
         return state._replace(dual=(state.dual, jax.numpy.zeros(rows))) if rule == "state" else state
 
-    return type("Wrong", (Broken,), {"step": step, "init": init, "__doc__": "Broken on purpose."})
+    return type(
+        "Wrong", (tr.methods.GradientDescentAscent,), {"step": step, "init": init, "__doc__": "Broken on purpose."}
+    )
 
 
 @pytest.mark.parametrize(

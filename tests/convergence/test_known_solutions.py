@@ -189,8 +189,6 @@ def test_the_objective_of_non_smooth_problems_is_within_the_rate(problem_name, m
     """Below the optimum by no more than multipliers times violation (convexity), above by no more than 10 K^(-1/2) of what
     there was to gain.
     """
-    if not takes(problem_name, method_name):
-        pytest.skip("not a problem for this method")
     _, _, solution, found = solved(problem_name, method_name)
     gaps = np.array([r.objective - solution.objective for r in found])
     certificates = [r.certificate for r in found]

@@ -303,3 +303,25 @@ def test_warm_start_takes_x_and_multipliers_of_a_result():
     other = tr.Problem(lambda x: jnp.sum(x**2), tr.equals(jnp.sum, 1.0, name="other"))
     with pytest.raises(ValueError, match="other"):
         tr.solve(other, jnp.zeros(2), method, steps=5, warm_start=first)
+
+
+def test_the_message_says_whether_the_tolerances_or_the_methods_own_test_were_met():
+    problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+    x0, method = jnp.array([1.0, 0.0]), tr.methods.ExactPenalty()
+    own = tr.solve(problem, x0, method, steps=1000)
+    assert own.status == "converged"
+    assert "1,000 steps were taken" in own.message
+    assert "the termination test was met" in own.message
+    assert "within the tolerances" not in own.message
+    stopped = tr.solve(problem, x0, method, steps=1000, stop=tr.Stop())
+    assert stopped.status == "converged"
+    assert stopped.steps < 1000
+    assert "violation and stationarity are within the tolerances" in stopped.message
+
+
+def test_a_run_that_finds_no_way_to_the_constraints_is_called_infeasible():
+    problem, x0, _ = tr.zoo.circle_and_wall()
+    result = tr.solve(problem, x0, tr.methods.ExactPenalty(), steps=2000)
+    assert result.status == "infeasible"
+    assert "the constraints cannot be met" in result.message
+    assert not result.success

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
@@ -71,9 +71,11 @@ Hyper = Any
 """A hyper-parameter's value: a number as the user gives it, an array once `solve` has it, None: to be estimated."""
 
 
-def hyper(default: float | None, *, low: float = 0.0, high: float = np.inf, strict: bool = True) -> Any:
-    """A hyper-parameter: a number above `low` (or at least `low`) and below `high`, or None: estimated at x0."""
-    return eqx.field(default=default, metadata={"low": low, "high": high, "strict": strict})
+def hyper(
+    default: float | None, *, low: float = 0.0, high: float = np.inf, strict: bool = True, closed: bool = False
+) -> Any:
+    """A hyper-parameter: a number above `low` (from it, unless strict) and below `high` (up to it, if closed), or None."""
+    return eqx.field(default=default, metadata={"low": low, "high": high, "strict": strict, "closed": closed})
 
 
 def choice(default: str, *options: str) -> Any:
@@ -105,8 +107,15 @@ class Method(eqx.Module):
         raise NotImplementedError
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        """This method with each hyper-parameter that is None estimated from samples at the start."""
+        """This method with each hyper-parameter that is None estimated from samples at the start.
+
+        What is estimated and not used is not computed: the compiler drops it.
+        """
         return self
+
+    def filled(self, **guesses: Any) -> Self:
+        """This method with these values for those of the hyper-parameters that are None; what was given stays."""
+        return replace(self, **{name: guess for name, guess in guesses.items() if getattr(self, name) is None})
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> Any:
         """The State before step 1; `draw.k` is 0."""
@@ -144,14 +153,15 @@ class Method(eqx.Module):
                 _check_number(owner, spec.name, value, **spec.metadata)
 
 
-def _check_number(owner: str, name: str, value: Any, low: float, high: float, strict: bool) -> None:
+def _check_number(owner: str, name: str, value: Any, low: float, high: float, strict: bool, closed: bool) -> None:
     if value is None or isinstance(value, Tracer):
         return
     if isinstance(value, bool) or not eqx.is_array_like(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
         raise TypeError(f"{owner}: {name} must be a number, got {value!r} ({type(value).__name__})")
     number = np.asarray(value)
-    if not (((number > low) if strict else (number >= low)) & (number < high)).all():
-        limit = "a finite number" if high == np.inf else f"a number below {high:g}"
+    above, below = number > low if strict else number >= low, number <= high if closed else number < high
+    if not (above & below).all():
+        limit = "a finite number" if high == np.inf else f"a number {'up to' if closed else 'below'} {high:g}"
         raise ValueError(f"{owner}: {name} must be {limit} {'above' if strict else 'from'} {low:g}, got {value}")
 
 

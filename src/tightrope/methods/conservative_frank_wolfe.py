@@ -25,7 +25,6 @@ multipliers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax
@@ -96,8 +95,6 @@ class ConservativeFrankWolfe(Method):
         return {"joint": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.tightening, self.regularization)):
-            return self
         sample, steps = draw.samples["joint"], draw.steps.astype(x.dtype)
         gradient = oracle.grad(x, sample)
         best = oracle.lmo(gradient)
@@ -122,17 +119,11 @@ class ConservativeFrankWolfe(Method):
         multiplier = slope * jnp.sqrt(max(oracle.multipliers.size, 1)) / jacobian
         multiplier = jnp.minimum(multiplier, slope * jnp.where(width > 0, width, 1.0) / margin)
 
-        regularization = 0.1 * jacobian**2 if self.regularization is None else self.regularization
         reaching = jnp.minimum(multiplier / height, 0.1 * steps**0.75)
-        step_size = jnp.maximum(reaching, 1.0) if self.step_size is None else self.step_size
+        method = self.filled(regularization=0.1 * jacobian**2, step_size=jnp.maximum(reaching, 1.0))
+        step_size, regularization = method.step_size, method.regularization
         enough = 2.0 * multiplier * (1.0 / step_size + step_size * regularization / jnp.sqrt(steps))
-        tightening = jnp.minimum(enough, 0.5 * margin / self._tightening_decay(steps))
-        return replace(
-            self,
-            step_size=step_size,
-            tightening=tightening if self.tightening is None else self.tightening,
-            regularization=regularization,
-        )
+        return method.filled(tightening=jnp.minimum(enough, 0.5 * margin / self._tightening_decay(steps)))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         multipliers = oracle.multipliers

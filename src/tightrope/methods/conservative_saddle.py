@@ -27,7 +27,6 @@ which holds for every run, so `tightening` = Λ (1/step_size + step_size δ) is 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax
@@ -93,8 +92,6 @@ class ConservativeSaddle(Method):
         return {"joint": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.tightening, self.regularization)):
-            return self
         sample = draw.samples["joint"]
         s = scales(oracle, x, sample, draw.key)
         fixed = self.horizon == "fixed"
@@ -114,24 +111,18 @@ class ConservativeSaddle(Method):
         by_slater = s.gradient * s.length / jnp.where(margin > 0, margin, 1.0)
         multiplier = jnp.where(margin > 0, jnp.minimum(largest, by_slater), largest)
 
-        regularization = 0.1 * jacobian**2 if self.regularization is None else self.regularization
+        method = self.filled(regularization=0.1 * jacobian**2)
         moments = (s.gradient + s.gradient_noise + multiplier * jacobian) ** 2 + (
             s.constraint + s.constraint_noise
         ) ** 2
         curvature = s.smoothness + multiplier * s.jacobian_smoothness
         balanced = jnp.sqrt((s.length**2 + multiplier**2) / moments)
-        stable = root / jnp.maximum(2.0 * jnp.sqrt(regularization), curvature)
-        step_size = jnp.minimum(balanced, stable) if self.step_size is None else self.step_size
-        enough = 2.0 * multiplier * (1.0 / (step_size * (1.0 if fixed else 5.0)) + step_size * regularization)
+        stable = root / jnp.maximum(2.0 * jnp.sqrt(method.regularization), curvature)
+        method = method.filled(step_size=jnp.minimum(balanced, stable))
+        kept = 1.0 / (method.step_size * (1.0 if fixed else 5.0)) + method.step_size * method.regularization
+        enough = 2.0 * multiplier * kept
         room = 0.5 * margin * (root if fixed else 20.0)
-        return replace(
-            self,
-            step_size=step_size,
-            tightening=jnp.where(margin > 0, jnp.minimum(enough, room), enough)
-            if self.tightening is None
-            else self.tightening,
-            regularization=regularization,
-        )
+        return method.filled(tightening=jnp.where(margin > 0, jnp.minimum(enough, room), enough))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         multipliers = oracle.multipliers

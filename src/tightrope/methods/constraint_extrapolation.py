@@ -23,7 +23,6 @@ sampled). Without strong convexity the steps shrink too fast for a guarantee: th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -82,19 +81,12 @@ class ConstraintExtrapolation(Method):
         return {"objective": None, "value": None, "jacobian": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.dual_step_size)):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         rows = jnp.maximum(s.constraint_gradient + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
         rows = jnp.where(rows > 0, rows, 1.0)  # no constraints: there is no dual step
-        step_size = 4.0 / s.smoothness if self.step_size is None else self.step_size
         noise = s.constraint_noise * draw.steps.astype(x.dtype) ** 1.5 * rows / s.gradient
-        dual_step_size = 1.0 / jnp.maximum(16.0 * step_size * rows**2, noise)
-        return replace(
-            self,
-            step_size=step_size,
-            dual_step_size=dual_step_size if self.dual_step_size is None else self.dual_step_size,
-        )
+        method = self.filled(step_size=4.0 / s.smoothness)
+        return method.filled(dual_step_size=1.0 / jnp.maximum(16.0 * method.step_size * rows**2, noise))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         start = oracle.multipliers

@@ -22,7 +22,6 @@ is returned and the run says so. Multipliers: steps along each row over the step
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -81,14 +80,8 @@ class CooperativeApproximation(Method):
         return {"subgradient": None, "value": self.value_batch}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.tolerance)):
-            return self
         step_size, tolerance = usual(scales(oracle, x, draw.samples["subgradient"], draw.key), 1.0)
-        return replace(
-            self,
-            step_size=step_size if self.step_size is None else self.step_size,
-            tolerance=tolerance if self.tolerance is None else self.tolerance,
-        )
+        return self.filled(step_size=step_size, tolerance=tolerance)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         return State(x, x, jnp.zeros((), x.dtype), jnp.zeros_like(oracle.multipliers))

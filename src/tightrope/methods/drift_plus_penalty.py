@@ -17,7 +17,6 @@ Convex: objective and violation of the mean of x_1 … x_T both go to zero like 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax
@@ -75,15 +74,11 @@ class DriftPlusPenalty(Method):
         return {"joint": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.proximal, self.objective_weight)):
-            return self
         s = scales(oracle, x, draw.samples["joint"], draw.key)
         jacobian = jnp.maximum(s.constraint_gradient, 0.1 * s.length * s.jacobian_smoothness)
-        size = s.constraint + s.constraint_noise
-        expected = size * jacobian / s.gradient
-        weight = jnp.where(expected > 0, expected, 1.0) if self.objective_weight is None else self.objective_weight
-        proximal = weight * (s.gradient + s.gradient_noise) / (2.0 * s.length)
-        return replace(self, objective_weight=weight, proximal=proximal if self.proximal is None else self.proximal)
+        expected = (s.constraint + s.constraint_noise) * jacobian / s.gradient
+        method = self.filled(objective_weight=jnp.where(expected > 0, expected, 1.0))
+        return method.filled(proximal=method.objective_weight * (s.gradient + s.gradient_noise) / (2.0 * s.length))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         weight = self.objective_weight * jnp.sqrt(steps.astype(x.dtype))

@@ -49,7 +49,6 @@ raised as ever where θ > 0, and may yet lead away.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
@@ -208,14 +207,13 @@ class ExactPenalty(Method):
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["gradient"], draw.key)
         jacobian = s.constraint_gradient + s.length * s.jacobian_smoothness
-        guesses = {
-            "smoothness": s.smoothness,
-            "jacobian_smoothness": s.jacobian_smoothness,
-            "gradient_radius": 10.0 * s.gradient,
-            "value_radius": 10.0 * _positive(s.constraint + s.length * jacobian),
-            "jacobian_radius": 10.0 * _positive(jacobian),
-        }
-        return replace(self, **{name: guess for name, guess in guesses.items() if getattr(self, name) is None})
+        return self.filled(
+            smoothness=s.smoothness,
+            jacobian_smoothness=s.jacobian_smoothness,
+            gradient_radius=10.0 * s.gradient,
+            value_radius=10.0 * _positive(s.constraint + s.length * jacobian),
+            jacobian_radius=10.0 * _positive(jacobian),
+        )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         estimates, _ = self._restart(oracle, x, draw)

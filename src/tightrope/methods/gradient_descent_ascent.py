@@ -19,7 +19,6 @@ alternating one circles at a distance; the extragradient's iterates converge if 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -91,15 +90,10 @@ class GradientDescentAscent(Method):
         return {"joint": None} if self.update == "simultaneous" else {"joint": None, "second": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.dual_step_size)):
-            return self
         s = scales(oracle, x, draw.samples["joint"], draw.key)
         rows = jnp.where(s.constraint_gradient > 0, s.constraint_gradient, 1.0)
-        dual = s.gradient / (rows**2 * s.length)
-        return replace(
-            self,
-            step_size=0.1 * s.length / jnp.sqrt(x.size) if self.step_size is None else self.step_size,
-            dual_step_size=dual if self.dual_step_size is None else self.dual_step_size,
+        return self.filled(
+            step_size=0.1 * s.length / jnp.sqrt(x.size), dual_step_size=s.gradient / (rows**2 * s.length)
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

@@ -27,7 +27,6 @@ Output: the last iterate, with the multipliers y.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -39,7 +38,7 @@ from ..data import positive_int
 from ..estimators import recursive_momentum, scales
 from ..oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .linearized_penalty import ROLES, balanced_penalty, multiplier_scale, penalty_cost, penalty_gradient
+from .linearized_penalty import ROLES, penalty_cost, penalty_gradient
 
 
 class State(NamedTuple):
@@ -90,18 +89,13 @@ class InexactALM(Method):
         return ROLES | {"dual": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        asked = (self.penalty, self.dual_bound, self.smoothness, self.penalty_smoothness)
-        if all(value is not None for value in asked):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         flat = jnp.finfo(x.dtype).eps * s.smoothness  # without constraints: positive, and of no effect on L_j
-        curvature = jnp.maximum(s.penalty_bound, flat)
-        return replace(
-            self,
-            penalty=4.0 * balanced_penalty(s) if self.penalty is None else self.penalty,
-            dual_bound=10.0 * multiplier_scale(s) if self.dual_bound is None else self.dual_bound,
-            smoothness=s.smoothness if self.smoothness is None else self.smoothness,
-            penalty_smoothness=curvature if self.penalty_smoothness is None else self.penalty_smoothness,
+        return self.filled(
+            penalty=4.0 * s.balanced_penalty,
+            dual_bound=10.0 * s.multiplier,
+            smoothness=s.smoothness,
+            penalty_smoothness=jnp.maximum(s.penalty_bound, flat),
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

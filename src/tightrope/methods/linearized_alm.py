@@ -24,7 +24,6 @@ Output: (x_k, λ_k) with k uniform on {1, …, K}, sampled on line.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -81,15 +80,11 @@ class LinearizedALM(Method):
         return {"objective": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.penalty, self.smoothness)):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        smoothness = s.smoothness if self.smoothness is None else self.smoothness
         square_norm = s.penalty_smoothness  # of A; 0 without constraints, where any penalty will do
-        balanced = 2.0 * smoothness / jnp.where(square_norm > 0, square_norm, 1.0)
-        penalty = balanced if self.penalty is None else self.penalty
-        step_size = 1.0 / (smoothness + penalty * square_norm) if self.step_size is None else self.step_size
-        return replace(self, step_size=step_size, penalty=penalty, smoothness=smoothness)
+        method = self.filled(smoothness=s.smoothness)
+        method = method.filled(penalty=2.0 * method.smoothness / jnp.where(square_norm > 0, square_norm, 1.0))
+        return method.filled(step_size=1.0 / (method.smoothness + method.penalty * square_norm))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         sample, multipliers = draw.samples["objective"], oracle.multipliers

@@ -34,14 +34,13 @@ Output: x_{k+1} with k uniform on {1, …, K}, sampled on line; its multiplier i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import Scales, recursive_momentum, scales
+from ..estimators import recursive_momentum, scales
 from ..oracle import Oracle, Sample
 from ..schedules import picks, power
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
@@ -92,16 +91,6 @@ def sign_ascent(
 ) -> Float[Array, " rows"]:
     """The multipliers after λ_k's step along the signs of c(x_k, ζ²_k): λ + γ/(k log²(k+1)) sign c."""
     return multipliers + step_size / (k * jnp.log(k + 1.0) ** 2) * jnp.sign(c)
-
-
-def balanced_penalty(s: Scales) -> Float[Array, ""]:
-    """The penalty ρ at which ½ρ‖c‖² is as curved as the objective; where ½‖c‖² is flat, anything positive will do."""
-    return s.smoothness / jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
-
-
-def multiplier_scale(s: Scales) -> Float[Array, ""]:
-    """How large multipliers may be expected to be: ‖∇f‖/‖J‖, where J vanishes ‖∇f‖ itself."""
-    return s.gradient / jnp.where(s.constraint_gradient > 0, s.constraint_gradient, 1.0)
 
 
 class State(NamedTuple):
@@ -162,21 +151,12 @@ class LinearizedPenalty(Method):
         return dict(ROLES)
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        asked = (self.step_size, self.penalty, self.momentum, self.dual_step_size if self.dual else 0.0)
-        if all(value is not None for value in asked):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        penalty = 10.0 * balanced_penalty(s) if self.penalty is None else self.penalty
-        smoothness = s.smoothness + penalty * s.penalty_bound
-        step_size = 1.0 / smoothness if self.step_size is None else self.step_size
-        ascent = 0.3 * multiplier_scale(s) if self.dual and self.dual_step_size is None else self.dual_step_size
-        return replace(
-            self,
-            step_size=step_size,
-            penalty=penalty,
-            momentum=72.0 * (smoothness * step_size) ** 2 if self.momentum is None else self.momentum,
-            dual_step_size=ascent,
-        )
+        method = self.filled(penalty=10.0 * s.balanced_penalty)
+        smoothness = s.smoothness + method.penalty * s.penalty_bound
+        method = method.filled(step_size=1.0 / smoothness)
+        method = method.filled(momentum=72.0 * (smoothness * method.step_size) ** 2)
+        return method.filled(dual_step_size=0.3 * s.multiplier) if self.dual else method
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         first = jnp.ones((), x.dtype)

@@ -27,7 +27,6 @@ a nearly feasible start. Output: the last iterate, with λ.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -86,14 +85,11 @@ class MomentumALM(Method):
         return {"objective": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.penalty, self.dual_step_size)):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        step_size = 0.5 / s.smoothness if self.step_size is None else self.step_size
         curvature = jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
-        penalty = 0.5 / (curvature * step_size) if self.penalty is None else self.penalty
-        ascent = 0.1 * penalty if self.dual_step_size is None else self.dual_step_size
-        return replace(self, step_size=step_size, penalty=penalty, dual_step_size=ascent)
+        method = self.filled(step_size=0.5 / s.smoothness)
+        method = method.filled(penalty=0.5 / (curvature * method.step_size))
+        return method.filled(dual_step_size=0.1 * method.penalty)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         sample, multipliers = draw.samples["objective"], oracle.multipliers

@@ -107,13 +107,9 @@ class ProximalPoint(Method):
         return self.inner.roles(oracle)
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        method = self
-        if self.weight is None:
-            s = scales(oracle, x, next(iter(draw.samples.values())), draw.key)
-            largest = s.smoothness
-            if self.constraints == "weakly_convex":
-                largest = jnp.maximum(largest, s.jacobian_smoothness)
-            method = replace(self, weight=1.5 * largest)
+        s = scales(oracle, x, next(iter(draw.samples.values())), draw.key)
+        bends = s.jacobian_smoothness if self.constraints == "weakly_convex" else 0.0
+        method = self.filled(weight=1.5 * jnp.maximum(s.smoothness, bends))
         return replace(method, inner=self.inner.fill(method._around(oracle, x), x, draw))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

@@ -20,7 +20,6 @@ Where constraints have no data their value and Jacobian are exact and one evalua
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -81,26 +80,18 @@ class SmoothedLagrangian(Method):
         return self.step_size is None or self.dual_step_size is None
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        names = ("step_size", "dual_step_size", "penalty", "proximal", "smoothing", "bound")
-        missing = [name for name in names if getattr(self, name) is None]
-        if not missing:
-            return self
         s, root = scales(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
         rows = jnp.sqrt(jnp.where(s.penalty_smoothness > 0, s.penalty_smoothness, 1.0))  # no constraints: no penalty
         size = s.gradient / rows
-        penalty = 5.0 * s.smoothness / rows**2 if self.penalty is None else self.penalty
-        proximal = s.smoothness if self.proximal is None else self.proximal
-        smoothness = s.smoothness + proximal + penalty * s.penalty_smoothness
-        noise = s.gradient_noise + penalty * rows * s.constraint_noise
-        found = {
-            "step_size": 0.5 / jnp.maximum(smoothness, noise * root / s.length),
-            "dual_step_size": 1.0 / jnp.maximum(10.0 / penalty, 10.0 * s.constraint_noise * root / size),
-            "penalty": penalty,
-            "proximal": proximal,
-            "smoothing": jnp.full((), 0.5, x.dtype),
-            "bound": jnp.maximum(100.0 * size, 2.0 * jnp.linalg.norm(oracle.multipliers)),
-        }
-        return replace(self, **{name: found[name] for name in missing})
+        method = self.filled(penalty=5.0 * s.smoothness / rows**2, proximal=s.smoothness)
+        smoothness = s.smoothness + method.proximal + method.penalty * s.penalty_smoothness
+        noise = s.gradient_noise + method.penalty * rows * s.constraint_noise
+        return method.filled(
+            step_size=0.5 / jnp.maximum(smoothness, noise * root / s.length),
+            dual_step_size=1.0 / jnp.maximum(10.0 / method.penalty, 10.0 * s.constraint_noise * root / size),
+            smoothing=jnp.full((), 0.5, x.dtype),
+            bound=jnp.maximum(100.0 * size, 2.0 * jnp.linalg.norm(oracle.multipliers)),
+        )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         return State(x, oracle.multipliers, x)

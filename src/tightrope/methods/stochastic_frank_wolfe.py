@@ -16,7 +16,6 @@ constraints hold, so this is the method to compare projection-free ones with.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -60,13 +59,11 @@ class StochasticFrankWolfe(Method):
         return {"joint": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if self.penalty is not None:
-            return self
         sample = draw.samples["joint"]
         rows, pullback = oracle.vjp(x, sample)
         objective, constraints = (jnp.linalg.norm(v) for v in (oracle.grad(x, sample), pullback(jnp.ones_like(rows))))
         known = (objective > 0) & (constraints > 0)
-        return replace(self, penalty=jnp.where(known, 0.1 * objective / jnp.where(known, constraints, 1.0), 1.0))
+        return self.filled(penalty=jnp.where(known, 0.1 * objective / jnp.where(known, constraints, 1.0), 1.0))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         return State(x, jnp.zeros_like(x))

@@ -78,7 +78,7 @@ class StochasticSQP(Method):
     jacobian_smoothness: Hyper = hyper(None, strict=False)
     merit: Hyper = hyper(1.0)
     ratio: Hyper = hyper(1.0)
-    damping: Hyper = hyper(1.0, high=1.0001)
+    damping: Hyper = hyper(1.0, high=1.0, closed=True)
     decrease: Hyper = hyper(0.5, high=1.0)
     shrink: Hyper = hyper(1e-6, high=1.0)
     span: Hyper = hyper(10.0, strict=False)
@@ -92,17 +92,18 @@ class StochasticSQP(Method):
         return {"objective": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.smoothness, self.jacobian_smoothness)):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        rows, given = jnp.asarray(oracle.multipliers.size, x.dtype), self.smoothness
-        smoothness = s.smoothness if given is None else given
-        bend = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * smoothness)
-        bend = bend if self.jacobian_smoothness is None else self.jacobian_smoothness
-        missing = jnp.maximum(self.damping * self.ratio - smoothness - bend / self.merit, 0.0)
-        if given is None:
-            return replace(self, smoothness=smoothness + missing, jacobian_smoothness=bend)
-        return replace(self, jacobian_smoothness=bend + self.merit * missing)
+        rows = jnp.asarray(oracle.multipliers.size, x.dtype)
+        method = self.filled(smoothness=s.smoothness)
+        bend = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * method.smoothness)
+        method = method.filled(jacobian_smoothness=bend)
+        low = method.smoothness + method.jacobian_smoothness / self.merit
+        missing = jnp.maximum(self.damping * self.ratio - low, 0.0)
+        if self.smoothness is None:
+            return replace(method, smoothness=method.smoothness + missing)
+        if self.jacobian_smoothness is None:
+            return replace(method, jacobian_smoothness=method.jacobian_smoothness + self.merit * missing)
+        return method
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         return State(x, self.merit, self.ratio, oracle.multipliers)

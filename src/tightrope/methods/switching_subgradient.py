@@ -35,7 +35,6 @@ Multipliers: Σ_{t in J, row i the largest} η_t / Σ_{t in I} η_t, the weights
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -185,16 +184,13 @@ class SwitchingSubgradient(Method):
         return {"subgradient": None} | ({"value": self.value_batch} if self.values == "sampled" else {})
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        missing = [name for name in self._numbers if getattr(self, name) is None]
-        if not missing:
-            return self
         sample = draw.samples["subgradient"]
         s = scales(oracle, x, sample, draw.key)
         step_size, tolerance = usual(s, 1.0 if self._diminishing else jnp.sqrt(draw.steps.astype(x.dtype)))
         steepness = -jnp.max(oracle.c(x, sample), initial=-jnp.inf) / s.length
         margin = jnp.clip(0.5 * steepness / jnp.maximum(s.gradient, s.constraint_gradient), 0.1, 0.5)
         found = {"step_size": step_size, "tolerance": tolerance, "margin": margin}
-        return replace(self, **{name: found[name] for name in missing})
+        return self.filled(**{name: found[name] for name in self._numbers})
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         zero = jnp.zeros((), x.dtype)

@@ -27,7 +27,6 @@ Multiplier at x_k: ρ_{k−1} c(x_k). Output: x_k with k uniform on {⌈K/2⌉ +
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -88,18 +87,10 @@ class TruncatedMomentum(Method):
         return {"objective": None}
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        if all(value is not None for value in (self.step_size, self.penalty, self.radius)):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        step_size = 0.5 / s.smoothness if self.step_size is None else self.step_size
-        constrained = s.penalty_smoothness > 0
-        smoothness = jnp.where(constrained, s.penalty_smoothness, 1.0)
-        return replace(
-            self,
-            step_size=step_size,
-            penalty=PENALTY_STEP / (smoothness * step_size) if self.penalty is None else self.penalty,
-            radius=10.0 * s.gradient if self.radius is None else self.radius,
-        )
+        smoothness = jnp.where(s.penalty_smoothness > 0, s.penalty_smoothness, 1.0)
+        method = self.filled(step_size=0.5 / s.smoothness, radius=10.0 * s.gradient)
+        return method.filled(penalty=PENALTY_STEP / (smoothness * method.step_size))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         gradient = truncate(oracle.grad(x, draw.samples["objective"]), self.radius)

@@ -32,7 +32,6 @@ Output: x_{j+1} with j uniform on phase 2, sampled on line, its multiplier λ_j 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self
 
@@ -47,8 +46,6 @@ from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .linearized_penalty import (
     ROLES,
     State,
-    balanced_penalty,
-    multiplier_scale,
     penalty_cost,
     penalty_gradient,
     penalty_pull,
@@ -101,22 +98,15 @@ class TwoPhaseMomentum(Method):
         return dict(ROLES)
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        asked = (self.step_size, self.penalty, self.momentum, self.dual_step_size, self.feasibility_step_size)
-        if all(value is not None for value in asked):
-            return self
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        penalty = 10.0 * balanced_penalty(s) if self.penalty is None else self.penalty
-        smoothness = s.smoothness + penalty * s.penalty_bound
-        step_size = 2.0 / smoothness if self.step_size is None else self.step_size
-        descent = 0.5 / jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
-        return replace(
-            self,
-            step_size=step_size,
-            penalty=penalty,
-            momentum=72.0 * (smoothness * step_size) ** 2 if self.momentum is None else self.momentum,
-            dual_step_size=0.3 * multiplier_scale(s) if self.dual_step_size is None else self.dual_step_size,
-            feasibility_step_size=descent if self.feasibility_step_size is None else self.feasibility_step_size,
+        method = self.filled(
+            penalty=10.0 * s.balanced_penalty,
+            dual_step_size=0.3 * s.multiplier,
+            feasibility_step_size=0.5 / jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0),
         )
+        smoothness = s.smoothness + method.penalty * s.penalty_bound
+        method = method.filled(step_size=2.0 / smoothness)
+        return method.filled(momentum=72.0 * (smoothness * method.step_size) ** 2)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         start = oracle.multipliers
