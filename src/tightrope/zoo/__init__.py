@@ -9,10 +9,15 @@ Example:
     (-5.0, {'circle': 2.5})
     >>> len(tr.zoo.every()) >= 16
     True
+
+Two collections stand apart: `hs`, classical small nonlinear programs, and `infeasible`, problems without a solution.
 """
 
 from collections.abc import Callable
 
+from . import hs as hs
+from . import infeasible as infeasible
+from . import learning as learning
 from .base import Case, Solution
 from .classifiers import fair_logistic_regression, neyman_pearson
 from .degenerate import circle_and_wall, complementarity, flat_power, repeated_row

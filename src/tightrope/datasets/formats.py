@@ -1,0 +1,37 @@
+"""The formats that the files come in, read with NumPy alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+Column = Shaped[np.ndarray, " rows"]
+
+
+def read_libsvm(content: bytes, features: int) -> tuple[Float[np.ndarray, "rows features"], Column]:
+    """(x, labels) of lines `label column:value ...`, columns counted from 1."""
+    numbers = np.array(content.replace(b":", b" ").split(), float)
+    pairs = np.array([line.count(b":") for line in content.splitlines()])
+    starts = np.cumsum(1 + 2 * pairs) - (1 + 2 * pairs)
+    entries = np.delete(numbers, starts).reshape(-1, 2)
+    x = np.zeros((pairs.size, features), np.float32)
+    x[np.repeat(np.arange(pairs.size), pairs), entries[:, 0].astype(int) - 1] = entries[:, 1]
+    return x, numbers[starts]
+
+
+def read_table(content: bytes, delimiter: str = ",", header: tuple[str, ...] | None = None) -> dict[str, Column]:
+    """The columns of a CSV file as text, by the titles in its first line or in `header`; shorter lines are passed over."""
+    lines = csv.reader(io.StringIO(content.decode()), delimiter=delimiter, skipinitialspace=True)
+    titles = header or tuple(next(lines))
+    rows = [line for line in lines if len(line) == len(titles)]
+    return {title: np.array(column) for title, column in zip(titles, zip(*rows, strict=True), strict=True)}
+
+
+def read_idx(content: bytes) -> np.ndarray:
+    """An array in MNIST's format: two zeros, a type (8: bytes), the number of axes, their lengths, the entries."""
+    axes = content[3]
+    shape = np.frombuffer(content, ">u4", axes, offset=4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)

@@ -1,0 +1,131 @@
+"""A small nonlinear program as books print it, and how it becomes a problem with noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ...data import Sampler
+from ...domains import Box
+from ...problem import Constraint, Problem, at_least, between, equals
+from ...validate import number
+from ..base import Case, Solution, gaussian
+
+Vector = Float[Array, " n"]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Minimise `objective` subject to `equalities` = 0, 0 ≤ `inequalities` ≤ `limits` and `low` ≤ x ≤ `high`.
+
+    The functions take the entries of x one by one, so that formulas read as they are printed.
+
+    Attributes:
+        objective: f(x1, x2, …).
+        start: the published starting point, feasible or not.
+        x: a minimiser.
+        value: the least value of the objective.
+        equalities: a tuple, one number for each equation.
+        inequalities: likewise.
+        limits: upper limits of the inequalities; None: they have none.
+        low: lower bounds of the entries of x, one for all or one for each.
+        high: upper bounds.
+        unique: whether `x` is the only minimiser.
+    """
+
+    objective: Callable[..., Any]
+    start: Sequence[float]
+    x: Sequence[float]
+    value: float
+    equalities: Callable[..., tuple[Any, ...]] | None = None
+    inequalities: Callable[..., tuple[Any, ...]] | None = None
+    limits: Sequence[float] | None = None
+    low: float | Sequence[float] = -math.inf
+    high: float | Sequence[float] = math.inf
+    unique: bool = True
+
+    def case(self, name: str, noise: float = 0.0, constraint_noise: float = 0.0) -> Case:
+        """The problem, its starting point and its solution.
+
+        Args:
+            name: what the problem is called.
+            noise: variance of a sampled gradient, E‖g − ∇f‖², split evenly over the coordinates; values are exact.
+            constraint_noise: variance of the sampled constraints, E‖ĉ − c‖², and of their Jacobian, E‖Ĵ − J‖²_F.
+        """
+        noise = number(name, "noise", noise, low=0.0, strict=False)
+        constraint_noise = number(name, "constraint_noise", constraint_noise, low=0.0, strict=False)
+        start = jnp.asarray(self.start, float)
+
+        def objective(x: Vector) -> Float[Array, ""]:
+            return jnp.asarray(self.objective(*x), x.dtype)
+
+        def sampled_objective(x: Vector, batch: Float[Array, "rows n"]) -> Float[Array, ""]:
+            return objective(x) + _only_slope(jnp.mean(batch, 0), x)
+
+        objective.__name__ = sampled_objective.__name__ = name
+        bounded = np.isfinite(self.low).any() or np.isfinite(self.high).any()
+        problem = Problem(
+            sampled_objective if noise else objective,
+            self._constraints(start, constraint_noise),
+            domain=Box(np.asarray(self.low, float), np.asarray(self.high, float)) if bounded else None,
+            data=gaussian(np.zeros(start.size), math.sqrt(noise / start.size), batch_size=1) if noise else None,
+        )
+        return problem, start, Solution(jnp.asarray(self.x, float), self.value, None, unique=self.unique)
+
+    def _constraints(self, start: Vector, noise: float) -> list[Constraint]:
+        both = (self.equalities, self.inequalities)
+        sizes = [0 if entries is None else len(jax.eval_shape(entries, *start)) for entries in both]
+        data = _errors(sum(sizes), start.size, noise) if noise and sum(sizes) else None
+
+        def function(entries: Callable[..., tuple[Any, ...]], rows: slice) -> Callable[..., Float[Array, " m"]]:
+            return _stacked(entries) if data is None else _sampled(_stacked(entries), rows)
+
+        constraints = []
+        if self.equalities is not None:
+            fn = function(self.equalities, slice(sizes[0]))
+            constraints.append(equals(fn, data=data, name="equalities"))
+        if self.inequalities is not None:
+            fn = function(self.inequalities, slice(sizes[0], None))
+            make = partial(at_least, fn) if self.limits is None else partial(between, fn, 0.0, self.limits)
+            constraints.append(make(data=data, name="inequalities"))
+        return constraints
+
+
+def _stacked(entries: Callable[..., tuple[Any, ...]]) -> Callable[[Vector], Float[Array, " m"]]:
+    return lambda x: jnp.stack(entries(*x))
+
+
+def _only_slope(slope: Float[Array, "*m n"], x: Vector) -> Float[Array, "*m"]:
+    """A function of x that is 0 everywhere and whose derivative is `slope` everywhere."""
+    return slope @ (x - jax.lax.stop_gradient(x))
+
+
+def _sampled(fn: Callable[[Vector], Float[Array, " m"]], rows: slice) -> Callable[..., Float[Array, " m"]]:
+    """`fn` with its rows of the errors that `_errors` draws."""
+
+    def sampled(x: Vector, batch: dict[str, Array]) -> Float[Array, " m"]:
+        values, jacobian = (jnp.mean(batch[part][:, rows], 0) for part in ("values", "jacobian"))
+        return fn(x) + values + _only_slope(jacobian, x)
+
+    return sampled
+
+
+def _errors(m: int, n: int, variance: float) -> Sampler:
+    """Independent errors of m constraint values and of their Jacobian, of this variance each."""
+
+    def errors(key: Array, rows: int) -> dict[str, Array]:
+        first, second = jax.random.split(key)
+        return {
+            "values": math.sqrt(variance / m) * jax.random.normal(first, (rows, m)),
+            "jacobian": math.sqrt(variance / (m * n)) * jax.random.normal(second, (rows, m, n)),
+        }
+
+    return Sampler(errors, batch_size=1)

@@ -1,0 +1,369 @@
+"""Learning on real data under constraints: logistic regressions and networks that must be fair, sensitive or small.
+
+All but `finite_logistic` need files (`tightrope.datasets` says where they come from) and use a set's training rows. Every
+constraint is a mean over rows, so that a batch gives an unbiased value: rates of a class or a group are means with row weights,
+divided by the known share of that class or group in the data, and 0/1 outcomes are smoothed to the probability σ(score).
+
+The bounds are active: the minimum without constraints, or with the others alone, violates each of them by as much as the
+docstrings say; and there are points that meet all of them with room to spare. Solutions of logistic problems were computed
+once on all training rows in float64, by an augmented Lagrangian and L-BFGS; for networks nothing is stated.
+
+Example:
+    >>> import tightrope as tr
+    >>> list(tr.zoo.learning.every())[:3]
+    ['a9a_parity', 'a9a_neyman_pearson', 'bank_recall']
+    >>> problem, w0, solution = tr.zoo.learning.finite_logistic(rows=1000, features=5)
+    >>> problem
+    Problem(objective 'loss', constraints: parity (between), domain Reals)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import datasets
+from ..data import Dataset
+from ..domains import L2Ball
+from ..problem import Problem, at_least, at_most, between, equals
+from .base import Case, Solution
+
+RIDGE = 1e-3
+"""Weight of the sum of squares of all parameters in losses: rare features would have infinite weights without."""
+HIDDEN = 32
+
+Rows = Mapping[str, np.ndarray]
+Column = Float[np.ndarray, " rows"]
+
+
+def every() -> dict[str, Callable[..., Case]]:
+    """The problems on real data by name; each takes `batch_size`.
+
+    Example:
+        >>> import tightrope as tr
+        >>> len(tr.zoo.learning.every())
+        12
+    """
+    problems = (
+        a9a_parity,
+        a9a_neyman_pearson,
+        bank_recall,
+        bank_recall_and_alarms,
+        compas_equal_rates,
+        compas_parity_in_ball,
+        mnist_small_norm,
+        a9a_network_parity,
+        bank_network_recall,
+        compas_network_equal_rates,
+        mnist_network_unit_norms,
+        mnist_network_worst_digit,
+    )
+    return {problem.__name__: problem for problem in problems}
+
+
+# ---------------------------------------------------------------------- logistic regression
+
+
+def a9a_parity(batch_size: int = 64) -> Case:
+    """Income by logistic regression, its score hardly correlated with sex: linear `between`.
+
+    |mean of (s − s̄) w·x| ≤ 0.05, s = 1 for men; 0.386 without the constraint. At w = 0 it is 0. Convex.
+    """
+    train = datasets.load("a9a").train
+    data = Dataset({"x": train["x"], "y": train["y"], "group": _centred(train["group"])}, batch_size)
+    problem = Problem(_ridge_loss, between(_covariance, -0.05, 0.05, data=data, name="parity"), data=data)
+    return problem, jnp.zeros(123), _found(0.3606663, parity=0.130210)
+
+
+def a9a_neyman_pearson(batch_size: int = 64) -> Case:
+    """The least loss on high incomes with the loss on low ones bounded: two data sets, convex `at_most`.
+
+    Mean loss on the negatives ≤ 0.3; 5.7 without the constraint. A score of −2 for all rows has 0.127.
+    """
+    train = datasets.load("a9a").train
+    positives, negatives = (Dataset(train["x"][train["y"] == sign], batch_size) for sign in (1, -1))
+
+    def missed(w, batch):
+        return jnp.mean(jax.nn.softplus(-(batch @ w))) + RIDGE * w @ w
+
+    def false_alarms(w, batch):
+        return jnp.mean(jax.nn.softplus(batch @ w))
+
+    problem = Problem(missed, at_most(false_alarms, 0.3, data=negatives), data=positives)
+    return problem, jnp.zeros(123), _found(0.5192719, false_alarms=1.620948)
+
+
+def bank_recall(batch_size: int = 64) -> Case:
+    """Subscribers by logistic regression, most of them to be found: non-convex `at_least`.
+
+    Mean of σ(w·x) over the positives ≥ 0.6; 0.297 without the constraint. A score of 2 for all rows has 0.88.
+    """
+    data = Dataset(_bank(), batch_size)
+    problem = Problem(_ridge_loss, at_least(_recall, 0.6, data=data, name="recall"), data=data)
+    return problem, jnp.zeros(54), _found(0.4326018, recall=1.324576)
+
+
+def bank_recall_and_alarms(batch_size: int = 64) -> Case:
+    """Most of the subscribers to be found with few false alarms: two sampled inequalities.
+
+    Mean of σ(w·x) over the positives ≥ 0.6 and over the negatives ≤ 0.18; 0.297 and 0.094 without the constraints, 0.6 and
+    0.234 with the first alone. Long weights reach 0.6 with 0.13.
+    """
+    data = Dataset(_bank(), batch_size)
+    constraints = [
+        at_least(_recall, 0.6, data=data, name="recall"),
+        at_most(_false_alarms, 0.18, data=data, name="false_alarms"),
+    ]
+    solution = _found(0.4663412, recall=2.93499, false_alarms=1.65664)
+    return Problem(_ridge_loss, constraints, data=data), jnp.zeros(54), solution
+
+
+def compas_equal_rates(batch_size: int = 64) -> Case:
+    """The same mean risk in both groups, that of the data: two nonlinear sampled equations.
+
+    Mean of σ(w·x) = the share of positives, in each group; without the constraints it is off by −0.048 and 0.028. A
+    constant score meets both.
+    """
+    rows, share = _compas_groups()
+    data = Dataset(rows, batch_size)
+    problem = Problem(_ridge_loss, equals(_rates, share, data=data, name="rates"), data=data)
+    return problem, jnp.zeros(16), _found(0.6114101, rates=np.array([-0.078845, 0.090928]))
+
+
+def compas_parity_in_ball(batch_size: int = 64) -> Case:
+    """A score hardly correlated with race and short weights: linear `between`, L2Ball, both active.
+
+    |mean of (s − s̄) w·x| ≤ 0.02, s = 1 for Caucasians, and ‖w‖ ≤ 0.7; 0.083 and 1.56 without. At w = 0 both are 0. Convex.
+    """
+    train = datasets.load("compas").train
+    data = Dataset({"x": train["x"], "y": train["y"], "group": _centred(train["group"])}, batch_size)
+
+    def loss(w, batch):
+        return _log_loss(batch["x"] @ w, batch["y"])
+
+    parity = between(_covariance, -0.02, 0.02, data=data, name="parity")
+    return Problem(loss, parity, domain=L2Ball(0.7), data=data), jnp.zeros(16), _found(0.6184648, parity=-0.098983)
+
+
+def mnist_small_norm(batch_size: int = 64) -> Case:
+    """Threes and eights by logistic regression with short weights: deterministic `at_most`, dict parameters.
+
+    ‖w‖² ≤ 4 for the weights of the 784 pixels, the offset being free; without the constraint it grows beyond 100,000. Convex.
+    """
+    train = datasets.load("mnist").train
+    kept = np.isin(train["y"], (3, 8))
+    y = np.where(train["y"][kept] == 8, 1.0, -1.0).astype(np.float32)
+    data = Dataset({"x": train["x"][kept], "y": y}, batch_size)
+
+    def loss(params, batch):
+        return _log_loss(batch["x"] @ params["weights"] + params["offset"], batch["y"])
+
+    def square_norm(params):
+        return params["weights"] @ params["weights"]
+
+    problem = Problem(loss, at_most(square_norm, 4.0), data=data)
+    return problem, {"weights": jnp.zeros(784), "offset": jnp.zeros(())}, _found(0.1438247, square_norm=0.0129398)
+
+
+# ---------------------------------------------------------------------- networks
+
+
+def a9a_network_parity(batch_size: int = 64) -> Case:
+    """Income by a network, men and women hardly apart: smoothed rates, `between`.
+
+    |mean of σ(score) over men − over women| ≤ 0.05; 0.195 without the constraint. A constant score has 0.
+    """
+    train = datasets.load("a9a").train
+    group = train["group"]
+    data = Dataset({"x": train["x"], "y": train["y"], "gap": _weights(group == 1) - _weights(group == 0)}, batch_size)
+
+    def gap(params, batch):
+        return jnp.mean(batch["gap"] * jax.nn.sigmoid(_score(params, batch["x"])))
+
+    return Problem(_network_loss, between(gap, -0.05, 0.05, data=data), data=data), _network(123), UNKNOWN
+
+
+def bank_network_recall(batch_size: int = 64) -> Case:
+    """Subscribers by a network, most of them to be found with few false alarms: two sampled inequalities.
+
+    Mean of σ(score) over the positives ≥ 0.6 and over the negatives ≤ 0.15; 0.304 and 0.091 without the constraints.
+    """
+    data = Dataset(_bank(), batch_size)
+
+    def recall(params, batch):
+        return jnp.mean(batch["positive"] * jax.nn.sigmoid(_score(params, batch["x"])))
+
+    def false_alarms(params, batch):
+        return jnp.mean(batch["negative"] * jax.nn.sigmoid(_score(params, batch["x"])))
+
+    constraints = [at_least(recall, 0.6, data=data), at_most(false_alarms, 0.15, data=data)]
+    return Problem(_network_loss, constraints, data=data), _network(54), UNKNOWN
+
+
+def compas_network_equal_rates(batch_size: int = 64) -> Case:
+    """The same mean risk in both groups by a network: two sampled equations, those of `compas_equal_rates`.
+
+    Without the constraints the means are off by −0.050 and 0.026.
+    """
+    rows, share = _compas_groups()
+    data = Dataset(rows, batch_size)
+
+    def rates(params, batch):
+        return jnp.mean(batch["groups"] * jax.nn.sigmoid(_score(params, batch["x"]))[:, None], axis=0)
+
+    return Problem(_network_loss, equals(rates, share, data=data), data=data), _network(16), UNKNOWN
+
+
+def mnist_network_unit_norms(batch_size: int = 64) -> Case:
+    """Ten digits by a network whose 32 hidden units have weights of norm 1: deterministic equations.
+
+    Without the constraints the squares of the norms are between 1.1 and 2.8.
+    """
+    data = Dataset(_mnist_digits(), batch_size)
+
+    def square_norms(params):
+        return jnp.sum(params["hidden"] ** 2, axis=0)
+
+    problem = Problem(_digit_loss, equals(square_norms, np.ones(HIDDEN)), data=data)
+    return problem, _network(784, 10), UNKNOWN
+
+
+def mnist_network_worst_digit(batch_size: int = 64) -> Case:
+    """Ten digits by a small network that must know the hardest of them: a sampled and a deterministic `at_most`.
+
+    Mean loss on the eights ≤ 0.15 and the sum of squares of all parameters ≤ 60; 0.2 and 124 without the constraints, 0.36
+    and 60 with the second alone.
+    """
+    rows = _mnist_digits()
+    data = Dataset(rows | {"eight": _weights(rows["y"] == 8)}, batch_size)
+
+    def loss_on_eights(params, batch):
+        return jnp.mean(batch["eight"] * _digit_losses(params, batch))
+
+    constraints = [at_most(loss_on_eights, 0.15, data=data), at_most(_square_norm, 60.0, name="square_norm")]
+    return Problem(_digit_loss, constraints, data=data), _network(784, 10), UNKNOWN
+
+
+# ---------------------------------------------------------------------- generated data
+
+
+def finite_logistic(rows: int = 20_000, features: int = 100, seed: int = 0, batch_size: int = 64) -> Case:
+    """Logistic regression on generated rows, its score hardly correlated with a binary attribute: linear `between`.
+
+    |mean of (s − s̄) w·x| ≤ 0.05. Rows x ~ N(0, I); labels of logistic scores x·u, u along the diagonal with ‖u‖ = 2; s = 1
+    where the sum of a row's first quarter is positive, so that without the constraint the mean is about 0.4. At w = 0 it
+    is 0. Convex; nothing is stated.
+    """
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(rows, features))
+    score = x.sum(axis=1) * (2 / math.sqrt(features))
+    y = np.where(random.uniform(size=rows) < 1 / (1 + np.exp(-score)), 1.0, -1.0)
+    attribute = x[:, : math.ceil(features / 4)].sum(axis=1) > 0
+    data = Dataset({"x": x, "y": y, "group": _centred(attribute)}, batch_size)
+
+    def loss(w, batch):
+        return _log_loss(batch["x"] @ w, batch["y"])
+
+    problem = Problem(loss, between(_covariance, -0.05, 0.05, data=data, name="parity"), data=data)
+    return problem, jnp.zeros(features), UNKNOWN
+
+
+# ---------------------------------------------------------------------- what they share
+
+UNKNOWN = Solution(None, math.nan, None)
+
+
+def _found(objective: float, **multipliers: Any) -> Solution:
+    return Solution(None, objective, multipliers)
+
+
+def _centred(group: Any) -> Column:
+    return np.asarray(group - np.mean(group), np.float32)
+
+
+def _weights(members: Any) -> Column:
+    """Row weights whose mean with values is the mean of the values over the members."""
+    return np.asarray(members / np.mean(members), np.float32)
+
+
+def _bank() -> dict[str, np.ndarray]:
+    train = datasets.load("bank-additional").train
+    y = train["y"]
+    return {"x": train["x"], "y": y, "positive": _weights(y == 1), "negative": _weights(y == -1)}
+
+
+def _compas_groups() -> tuple[dict[str, np.ndarray], float]:
+    """Rows with one column of weights for each group, and the share of positives."""
+    train = datasets.load("compas").train
+    groups = np.stack([_weights(train["group"] == 1), _weights(train["group"] == 0)], axis=1)
+    return {"x": train["x"], "y": train["y"], "groups": groups}, float(np.mean(train["y"] == 1))
+
+
+def _mnist_digits() -> dict[str, np.ndarray]:
+    return dict(datasets.load("mnist").train)
+
+
+def _log_loss(score: Float[Array, " rows"], y: Float[Array, " rows"]) -> Float[Array, ""]:
+    return jnp.mean(jax.nn.softplus(-y * score))
+
+
+def _ridge_loss(w, batch):
+    return _log_loss(batch["x"] @ w, batch["y"]) + RIDGE * w @ w
+
+
+def _covariance(w, batch):
+    return jnp.mean(batch["group"] * (batch["x"] @ w))
+
+
+def _recall(w, batch):
+    return jnp.mean(batch["positive"] * jax.nn.sigmoid(batch["x"] @ w))
+
+
+def _false_alarms(w, batch):
+    return jnp.mean(batch["negative"] * jax.nn.sigmoid(batch["x"] @ w))
+
+
+def _rates(w, batch):
+    return jnp.mean(batch["groups"] * jax.nn.sigmoid(batch["x"] @ w)[:, None], axis=0)
+
+
+def _network(features: int, outputs: int = 1) -> dict[str, Array]:
+    """Parameters to start from: weights of variance 1 over the number of inputs, from a fixed seed; no offsets."""
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(features, HIDDEN)) / math.sqrt(features)
+    output = random.normal(size=(HIDDEN, outputs)) / math.sqrt(HIDDEN)
+    parts = {"hidden": hidden, "hidden_offset": np.zeros(HIDDEN), "output": output, "output_offset": np.zeros(outputs)}
+    return {name: jnp.asarray(part) for name, part in parts.items()}
+
+
+def _scores(params: Mapping[str, Array], x: Float[Array, "rows features"]) -> Float[Array, "rows outputs"]:
+    hidden = jnp.tanh(x @ params["hidden"] + params["hidden_offset"])
+    return hidden @ params["output"] + params["output_offset"]
+
+
+def _score(params: Mapping[str, Array], x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
+    return _scores(params, x)[:, 0]
+
+
+def _square_norm(params: Mapping[str, Array]) -> Float[Array, ""]:
+    return sum((jnp.sum(part**2) for part in params.values()), jnp.zeros(()))
+
+
+def _network_loss(params, batch):
+    return _log_loss(_score(params, batch["x"]), batch["y"]) + RIDGE * _square_norm(params)
+
+
+def _digit_losses(params, batch):
+    logits = _scores(params, batch["x"])
+    chosen = jnp.take_along_axis(logits, batch["y"][:, None], axis=1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=1) - chosen
+
+
+def _digit_loss(params, batch):
+    return jnp.mean(_digit_losses(params, batch)) + RIDGE * _square_norm(params)
