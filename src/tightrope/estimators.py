@@ -60,7 +60,12 @@ class Scales(NamedTuple):
         gradient: norm of the objective's gradient that is to be expected within a tenth of that length.
         smoothness: Lipschitz constant of the objective's gradient, at least gradient/length.
         constraint_gradient: norm of the Jacobian (Frobenius); 0 without constraints.
+        normal_curvature: how curved ½‖c‖² is across the feasible set: the largest eigenvalue of JᵀJ; at
+            least ‖c‖ · jacobian_smoothness, as the Jacobian may vanish at the start alone; 0 without constraints.
         penalty_smoothness: Lipschitz constant of the gradient of ½‖c‖²; 0 without constraints.
+        penalty_on_the_way: the same where x is likely to pass: the largest of that at the start, that one Cauchy step nearer to
+            c = 0, and 2‖c‖ · jacobian_smoothness, which is ‖J‖² at c = 0 where J vanishes at the start; and noise in the rows
+            adds constraint_noise · jacobian_smoothness, as in the theory's constant.
         constraint: norm of the rows that is to be expected within a tenth of that length.
         jacobian_smoothness: Lipschitz constant of the Jacobian (Frobenius); 0 for linear constraints.
         gradient_noise: standard deviation of the gradient of one sample, √E‖∇f − ∇F‖²; 0 for a deterministic objective.
@@ -71,7 +76,9 @@ class Scales(NamedTuple):
     gradient: Float[Array, ""]
     smoothness: Float[Array, ""]
     constraint_gradient: Float[Array, ""]
+    normal_curvature: Float[Array, ""]
     penalty_smoothness: Float[Array, ""]
+    penalty_on_the_way: Float[Array, ""]
     constraint: Float[Array, ""]
     jacobian_smoothness: Float[Array, ""]
     gradient_noise: Float[Array, ""]
@@ -84,8 +91,12 @@ class Scales(NamedTuple):
 
     @property
     def balanced_penalty(self) -> Float[Array, ""]:
-        """The penalty ρ at which ½ρ‖c‖² is as curved as the objective; where ½‖c‖² is flat, anything positive will do."""
-        return self.smoothness / jnp.where(self.penalty_bound > 0, self.penalty_bound, 1.0)
+        """The penalty ρ at which ½ρ‖c‖² is as curved across the feasible set as the objective; where it is flat, any.
+
+        The minimiser of f + ½ρ‖c‖² is about ‖∇f‖/(ρσ²) away from the feasible set, σ² the curvature of ½‖c‖² there. As
+        `smoothness` is at least ‖∇f‖/length, that is at most length · balanced_penalty/ρ.
+        """
+        return self.smoothness / jnp.where(self.normal_curvature > 0, self.normal_curvature, 1.0)
 
     @property
     def multiplier(self) -> Float[Array, ""]:
@@ -118,18 +129,37 @@ def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) ->
     smoothness = jnp.maximum(curvature, size / length)
     flat = jnp.where(penalty > 0, penalty, 1.0)  # a constant objective: anything positive will do
     smoothness = jnp.where(smoothness > 0, smoothness, flat)
-    rows = jnp.linalg.norm(oracle.jac(x, sample))
-    noise = _noise(lambda fresh: (oracle.grad(x, fresh), oracle.c(x, fresh)), oracle, key)
+    jacobian = oracle.jac(x, sample)
+    rows = jnp.linalg.norm(jacobian)
+    across = local_smoothness(lambda d: jacobian.T @ (jacobian @ d), lambda d: d, jnp.zeros_like(x), start, reach)
+    constraint = jnp.maximum(jnp.linalg.norm(value), reach * rows)
+    bend = _jacobian_smoothness(oracle, x, sample, (gradient, start), reach)
+    gradient_noise, constraint_noise = _noise(lambda s: (oracle.grad(x, s), oracle.c(x, s)), oracle, key)
+    nearer = _cauchy_point(oracle, x, sample)
+    later = local_smoothness(penalty_gradient, oracle.nearby, nearer, start, reach)
+    way = jnp.maximum(jnp.maximum(penalty, later), 2.0 * constraint * bend) + constraint_noise * bend
     return Scales(
         length,
         jnp.maximum(size, reach * smoothness),
         smoothness,
         rows,
+        jnp.maximum(across, constraint * bend),
         penalty,
-        jnp.maximum(jnp.linalg.norm(value), reach * rows),
-        _jacobian_smoothness(oracle, x, sample, (gradient, start), reach),
-        *noise,
+        way,
+        constraint,
+        bend,
+        gradient_noise,
+        constraint_noise,
     )
+
+
+def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
+    """Where ½‖c‖², c linearised at x, is least down its gradient; x where that is zero."""
+    value, pullback = oracle.vjp(x, sample)
+    downhill = pullback(value)
+    _, change = oracle.jvp(x, downhill, sample)
+    square = change @ change
+    return oracle.nearby(x - downhill * (downhill @ downhill) / jnp.where(square > 0, square, 1.0))
 
 
 def _noise(estimates: Callable[[Sample], tuple[Array, ...]], oracle: Oracle, key: Array) -> list[Float[Array, ""]]:

@@ -278,7 +278,7 @@ def test_scales_are_finite_and_positive(name):
     for field in ("length", "gradient", "smoothness"):
         assert np.isfinite(getattr(found, field)), field
         assert getattr(found, field) > 0, field
-    for field in ("constraint_gradient", "penalty_smoothness"):
+    for field in ("constraint_gradient", "normal_curvature", "penalty_smoothness", "penalty_on_the_way"):
         assert np.isfinite(getattr(found, field)), field
         assert getattr(found, field) >= 0, field
     assert (found.penalty_smoothness > 0) == bool(sizes)
@@ -289,9 +289,36 @@ def test_scales_of_a_known_problem():
     problem = tr.Problem(lambda x: x @ x, tr.affine(np.ones((1, 3)), [1.0]))
     found = scales_of(problem, np.array([0.0, 3.0, 4.0]), [1])
     expected = {"length": 5.0, "gradient": 10.0, "smoothness": 2.0, "constraint_gradient": np.sqrt(3),
-                "penalty_smoothness": 3.0}  # fmt: skip
+                "normal_curvature": 3.0, "penalty_smoothness": 3.0, "penalty_on_the_way": 3.0}  # fmt: skip
     for field, value in expected.items():
         np.testing.assert_allclose(getattr(found, field), value, rtol=1e-6, err_msg=field)
+
+
+@pytest.mark.parametrize("x0", [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0], [2.0, 0.0]])
+def test_the_penalty_on_the_way_covers_the_feasible_set_from_inside_and_outside(x0):
+    """½c² has the curvature ‖J‖² = 4 on the circle, less in it: 1 at the second start."""
+    found = scales_of(tr.Problem(lambda x: x @ x, tr.equals(lambda x: x @ x, 1.0)), np.array(x0), [1])
+    assert found.penalty_on_the_way >= 4.0 * (1 - 1e-6)
+    assert found.penalty_on_the_way >= found.penalty_smoothness
+
+
+def test_noise_in_the_rows_shortens_steps_where_the_jacobian_bends():
+    source = lambda noise: tr.Sampler(lambda key, rows: noise * jax.random.normal(key, (rows,)), batch_size=1)
+    circle = lambda noise: tr.equals(lambda x, batch: x @ x + jnp.mean(batch), 1.0, data=source(noise))
+    quiet, loud = (
+        scales_of(tr.Problem(lambda x: x @ x, circle(noise)), np.array([2.0, 0.0]), [1]) for noise in (0.0, 1.0)
+    )
+    assert quiet.constraint_noise == 0.0
+    assert loud.penalty_on_the_way >= loud.penalty_smoothness + loud.constraint_noise * loud.jacobian_smoothness
+
+
+def test_the_balanced_penalty_misses_the_feasible_set_by_the_length_at_most():
+    """F = a·x and x₁ = x₂ = 0 scaled by s: the minimiser of f + ½ρ‖c‖² is x = −a/(ρs²)."""
+    a, s = jnp.array([3.0, 4.0]), 7.0
+    problem = tr.Problem(lambda x: a @ x, tr.affine(s * np.eye(2), [0.0, 0.0]))
+    found = scales_of(problem, np.array([2.0, 0.0]), [2])
+    np.testing.assert_allclose(found.normal_curvature, s**2, rtol=1e-6)
+    assert np.linalg.norm(a / (found.balanced_penalty * s**2)) <= found.length * (1 + 1e-6)
 
 
 def test_a_feasible_start_does_not_hide_the_penalty():

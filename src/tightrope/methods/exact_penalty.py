@@ -35,8 +35,9 @@ found as a prox-linear step with a penalty far above ρ.
 | γ | `step_size` | L_f, L_J | `smoothness`, `jacobian_smoothness` |
 
 Theory asks for T = τ ~ √(ρ/γ)/ε, samples of ~ ε^{-2} rows at restarts (ε^{-4} for ĉ) and of ~ ε^{-1} (ε^{-3}) between
-them. The defaults keep the shape and scale it down: 100 inner steps, a restart every 20 of them on 20 times the batch, the
-problem's own batch between; finite_sum: τ = ⌊N^{1/5}/2 − 1⌋ and ⌈2N^{2/5}⌉, ⌈4N^{4/5}⌉, ⌈2N^{2/5}⌉ rows, as in
+them. The defaults scale that down: 100 inner steps, a restart every 20 of them on 20 times the batch, for ĉ on 20² times
+(what ĉ is wrong by, x is wrong by over the least singular value of J, whatever the step), the problem's own batch between;
+finite_sum: τ = ⌊N^{1/5}/2 − 1⌋ and ⌈2N^{2/5}⌉, ⌈4N^{4/5}⌉, ⌈2N^{2/5}⌉ rows, as in
 Proposition 5.1 (whose printed ceiling for τ breaks its proof). Nothing there depends on the horizon.
 
 Infeasible: at a test, x_k is taken for a stationary point of the violation where a step of length R = max{1, ‖x‖} (at most
@@ -64,7 +65,7 @@ from ..subproblems import prox_linear, prox_linear_on_set
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 
 INNER_STEPS, PERIOD = 100, 20
-"""Steps of an inner loop and between restarts; a restart's sample is PERIOD batches."""
+"""Steps of an inner loop and between restarts; a restart's samples are PERIOD batches, PERIOD² for the rows."""
 FAR_ABOVE = 1e3
 """How far the penalty of the trial step on a set is above what its multipliers should be."""
 STATIONARY = 1e-2
@@ -126,7 +127,8 @@ class ExactPenalty(Method):
             'auto': the most exact of them that the problem's data allow.
         inner_steps: steps of an inner loop, between two tests of ρ; None: 100.
         period: steps between restarts of the estimates; None: 20, for finite sums ⌊N^{1/5}/2 − 1⌋, at least 1.
-        restart_batch: rows of a restart's sample; None: 20 of the largest batches. Finite sums pass over all data.
+        restart_batch: rows of each of a restart's samples; None: 20 of the largest batches, for the constraints' values 400.
+            Finite sums pass over all data.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -198,9 +200,10 @@ class ExactPenalty(Method):
 
     def _large_samples(self, oracle: Oracle, key: Array) -> tuple[Sample, Sample, Sample]:
         """Independent samples for a restart's gradient, rows and Jacobian."""
-        rows = self.restart_batch or PERIOD * max((source.batch_size for source in oracle.sources), default=1)
+        batch = max((source.batch_size for source in oracle.sources), default=1)
+        rows, many = (self.restart_batch or batch * PERIOD**power for power in (1, 2))
         gradient, value, jacobian = jax.random.split(key, 3)
-        return oracle.draw(gradient, rows), oracle.draw(value, rows), oracle.draw(jacobian, rows)
+        return oracle.draw(gradient, rows), oracle.draw(value, many), oracle.draw(jacobian, rows)
 
     # ------------------------------------------------------------------ the start
 

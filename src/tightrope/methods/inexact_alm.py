@@ -54,12 +54,13 @@ class InexactALM(Method):
     """Rounds of growing length and penalty, recursive momentum within, a bounded multiplier step after each.
 
     Args:
-        penalty: β0; None: 4 L_f/L_c, four times as curved as the objective.
+        penalty: β0; None: 4 L_f/σ², σ² the largest eigenvalue of JᵀJ at the start: four times as curved across the
+            feasible set as the objective.
         growth: σ, by which the penalty grows from round to round; its square is that of the rounds' length.
         dual_bound: γ, the most that the multipliers may move after a round; None: 10 ‖∇f‖/‖J‖ around the start:
             it is there to stop a runaway, not to shorten ordinary steps.
         smoothness: L_f, Lipschitz constant of ∇f; None: estimated around the start.
-        penalty_smoothness: L_c, Lipschitz constant of the gradient of ½‖c‖²; None: estimated over the length to go.
+        penalty_smoothness: L_c, Lipschitz constant of the gradient of ½‖c‖²; None: estimated on the way to c = 0.
         inner_steps: T0, the steps of the first round.
 
     Example:
@@ -95,7 +96,7 @@ class InexactALM(Method):
             penalty=4.0 * s.balanced_penalty,
             dual_bound=10.0 * s.multiplier,
             smoothness=s.smoothness,
-            penalty_smoothness=jnp.maximum(s.penalty_bound, flat),
+            penalty_smoothness=jnp.maximum(s.penalty_on_the_way, flat),
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

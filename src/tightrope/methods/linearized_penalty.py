@@ -109,8 +109,9 @@ class LinearizedPenalty(Method):
 
     Args:
         step_size: scale of η_k; None: 1/(L_f + penalty · L_c), with the Lipschitz constants of ∇f and of the gradient of ½‖c‖²
-            as they are found around the start and over the length to go: the theory's without its factor 1/9.
-        penalty: scale of ρ_k; None: 10 L_f/L_c.
+            as they are found around the start and on the way to c = 0: the theory's without its factor 1/9.
+        penalty: scale of ρ_k; None: 10 L_f/σ², σ² the largest eigenvalue of JᵀJ at the start. With L_f at least
+            ‖∇f‖/D, D the length to go, the penalty's miss of the feasible set, ‖∇f‖/(ρ_k σ²), is 0.1 D k^{-1/5}.
         momentum: scale of α_k; None: 72 (L_f + penalty · L_c)² step_size², so 72 where `step_size` is None.
         dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ around the start, so that multipliers of that size are within reach.
         schedule: 'stochastic', 'deterministic' (exact constraints), or 'auto': by whether constraints have data.
@@ -153,7 +154,7 @@ class LinearizedPenalty(Method):
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         method = self.filled(penalty=10.0 * s.balanced_penalty)
-        smoothness = s.smoothness + method.penalty * s.penalty_bound
+        smoothness = s.smoothness + method.penalty * s.penalty_on_the_way
         method = method.filled(step_size=1.0 / smoothness)
         method = method.filled(momentum=72.0 * (smoothness * method.step_size) ** 2)
         return method.filled(dual_step_size=0.3 * s.multiplier) if self.dual else method

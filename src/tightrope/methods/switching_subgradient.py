@@ -26,6 +26,9 @@ Of several rows the largest at the deciding sample is the one to step along: its
 then unbiased, which that of the largest row on its own sample is not. Where constraints have data, the value that decides
 is the mean over a sample drawn independently of the subgradients'
 (Algorithm 2, whose else-branch adds t to J, not to I as printed); `values='exact'` passes over all data instead (A.6).
+Theorem A.14 asks for B ~ T σ²/(MD)² rows in that sample: its error has to be below ε_t. A data set with no more rows than
+that is better passed over, and `values='auto'` does so up to FEW_ROWS. With a smaller sample, as from an endless source at its
+own batch size, g(x_t) of t in I is below ε_t plus that sample's error, not below ε_t.
 
 Output I is an x_t with t in I, Output II with t in I ∪ J, each with probability ∝ η_t over recorded t, kept on line: x_t
 replaces the pick with probability η_t / Σ_{recorded ≤ t} η. Output II belongs to 'switching' and 'strongly_convex', Output I
@@ -44,11 +47,14 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from ..data import positive_int
+from ..data import Dataset, positive_int
 from ..estimators import Scales, scales
 from ..oracle import Oracle, Sample
 from ..schedules import picks
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+
+FEW_ROWS = 10_000
+"""Data with no more rows are passed over in full at every step: Theorem A.14 would ask for more in any long run."""
 
 
 class Decision(NamedTuple):
@@ -120,7 +126,8 @@ class SwitchingSubgradient(Method):
             constant. Under 'strongly_convex' it is 0 and cannot be set.
         rule: 'diminishing', 'static', 'switching', 'strongly_convex' or 'unbounded'.
         output_rule: 'I' (nearly feasible iterates), 'II' (all) or 'auto': the one that the rule's theorem speaks of.
-        values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data.
+        values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data; 'auto': 'exact'
+            where all data are data sets of at most 10,000 rows and no `value_batch` is given.
         value_batch: rows of the sample that decides; None: the source's batch size.
         margin: the factor of Polyak's step under 'unbounded', at most ½ in theory; None: estimated as −g(x0)/(2MD), x0
             taken for a Slater point, and kept within 0.1 and 0.5.
@@ -139,7 +146,7 @@ class SwitchingSubgradient(Method):
     tolerance: Hyper = hyper(None, strict=False)
     rule: str = choice("diminishing", "diminishing", "static", "switching", "strongly_convex", "unbounded")
     output_rule: str = choice("auto", "auto", "I", "II")
-    values: str = choice("sampled", "sampled", "exact")
+    values: str = choice("auto", "auto", "sampled", "exact")
     value_batch: int | None = eqx.field(default=None, static=True)
     margin: Hyper = hyper(None, high=2.0)
 
@@ -181,7 +188,12 @@ class SwitchingSubgradient(Method):
         )
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return {"subgradient": None} | ({"value": self.value_batch} if self.values == "sampled" else {})
+        return {"subgradient": None} | ({} if self._exact(oracle) else {"value": self.value_batch})
+
+    def _exact(self, oracle: Oracle) -> bool:
+        """Whether all data decide."""
+        few = all(isinstance(source, Dataset) and source.size <= FEW_ROWS for source in oracle.sources)
+        return self.values == "exact" or (self.values == "auto" and self.value_batch is None and few)
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["subgradient"]
@@ -199,7 +211,7 @@ class SwitchingSubgradient(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["subgradient"]
         decay = jnp.sqrt(draw.k.astype(x.dtype)) if self._diminishing else 1.0  # k = t + 1
-        deciding = draw.samples["value"] if self.values == "sampled" else oracle.everything()
+        deciding = oracle.everything() if self._exact(oracle) else draw.samples["value"]
         tolerance = 0.0 if self.rule == "strongly_convex" else self.tolerance / decay
         decision = decide(oracle, x, deciding, tolerance)
         direction = subgradient(oracle, x, sample, decision)

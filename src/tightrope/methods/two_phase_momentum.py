@@ -62,9 +62,11 @@ class TwoPhaseMomentum(Method):
     """Recursive momentum on the violation for a while, then on objective, multipliers and penalty together.
 
     Args:
-        step_size: c2 of η = c2 K^{-3/5}; None: 2/(L_f + penalty · L_c) with the Lipschitz constants of ∇f and of the gradient
-            of ½‖c‖² as they are found around the start and over the length to go.
-        penalty: c1 of ρ = c1 K^{1/5}; None: 10 L_f/L_c.
+        step_size: c2 of η = c2 K^{-3/5}; None: 2.5/((1 − warm_up)(L_f + penalty · L_c)) with the Lipschitz constants of
+            ∇f and of the gradient of ½‖c‖² as they are found around the start and on the way to c = 0. The steps then add up to
+            those of `LinearizedPenalty`, Σ k^{-3/5} = 2.5 K^{2/5}.
+        penalty: c1 of ρ = c1 K^{1/5}; None: 10 L_f/σ², σ² the largest eigenvalue of JᵀJ at the start, as in
+            `LinearizedPenalty`.
         momentum: c3 of α = c3 K^{-4/5}; None: 72 (L_f + penalty · L_c)² step_size², the theory's ratio to the step.
         dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ around the start: multipliers move 3.4 γ at most.
         feasibility_step_size: scale of phase 1's steps; None: 1/(2 L_c).
@@ -102,10 +104,10 @@ class TwoPhaseMomentum(Method):
         method = self.filled(
             penalty=10.0 * s.balanced_penalty,
             dual_step_size=0.3 * s.multiplier,
-            feasibility_step_size=0.5 / jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0),
+            feasibility_step_size=0.5 / jnp.where(s.penalty_on_the_way > 0, s.penalty_on_the_way, 1.0),
         )
-        smoothness = s.smoothness + method.penalty * s.penalty_bound
-        method = method.filled(step_size=2.0 / smoothness)
+        smoothness = s.smoothness + method.penalty * s.penalty_on_the_way
+        method = method.filled(step_size=2.5 / ((1.0 - method.warm_up) * smoothness))
         return method.filled(momentum=72.0 * (smoothness * method.step_size) ** 2)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
