@@ -35,6 +35,7 @@ class Constraint:
         data: where its samples come from; None: deterministic.
         name: how results call it.
         matrix: the `A` of `affine` as it was given, else None.
+        sample_range: the least and the greatest value of `fn` on a single row of data, where the user gave them.
     """
 
     kind: str
@@ -45,10 +46,16 @@ class Constraint:
     name: str
     named_by_user: bool
     matrix: Any = None
+    sample_range: tuple[np.ndarray, np.ndarray] | None = None
 
 
 def equals(
-    fn: Callable[..., Any], target: Any = 0.0, *, data: Source | None = None, name: str | None = None
+    fn: Callable[..., Any],
+    target: Any = 0.0,
+    *,
+    data: Source | None = None,
+    name: str | None = None,
+    sample_range: tuple[Any, Any] | None = None,
 ) -> Constraint:
     """`E fn(x) = target`.
 
@@ -57,6 +64,9 @@ def equals(
         target: a number, or one for each entry.
         data: a `Dataset` or `Sampler`; None makes the constraint deterministic.
         name: how results call it; default: the function's name.
+        sample_range: (low, high), between which `fn` lies on every batch of a single row, or one such pair for each entry.
+            Where samples must be drawn to judge the constraint, its interval is then a bound that holds for any number of
+            them, not an asymptotic one.
 
     Example:
         >>> import tightrope as tr
@@ -64,11 +74,16 @@ def equals(
         'sphere'
     """
     bound = _bound("equals", "target", target)
-    return _constraint("equals", fn, bound, bound, data, name)
+    return _constraint("equals", fn, bound, bound, data, name, sample_range)
 
 
 def at_most(
-    fn: Callable[..., Any], bound: Any = 0.0, *, data: Source | None = None, name: str | None = None
+    fn: Callable[..., Any],
+    bound: Any = 0.0,
+    *,
+    data: Source | None = None,
+    name: str | None = None,
+    sample_range: tuple[Any, Any] | None = None,
 ) -> Constraint:
     """`E fn(x) ≤ bound`; arguments as in `equals`.
 
@@ -78,11 +93,16 @@ def at_most(
         'at_most'
     """
     high = _bound("at_most", "bound", bound)
-    return _constraint("at_most", fn, np.full_like(high, -np.inf), high, data, name)
+    return _constraint("at_most", fn, np.full_like(high, -np.inf), high, data, name, sample_range)
 
 
 def at_least(
-    fn: Callable[..., Any], bound: Any = 0.0, *, data: Source | None = None, name: str | None = None
+    fn: Callable[..., Any],
+    bound: Any = 0.0,
+    *,
+    data: Source | None = None,
+    name: str | None = None,
+    sample_range: tuple[Any, Any] | None = None,
 ) -> Constraint:
     """`E fn(x) ≥ bound`; arguments as in `equals`.
 
@@ -92,11 +112,17 @@ def at_least(
         'at_least'
     """
     low = _bound("at_least", "bound", bound)
-    return _constraint("at_least", fn, low, np.full_like(low, np.inf), data, name)
+    return _constraint("at_least", fn, low, np.full_like(low, np.inf), data, name, sample_range)
 
 
 def between(
-    fn: Callable[..., Any], low: Any, high: Any, *, data: Source | None = None, name: str | None = None
+    fn: Callable[..., Any],
+    low: Any,
+    high: Any,
+    *,
+    data: Source | None = None,
+    name: str | None = None,
+    sample_range: tuple[Any, Any] | None = None,
 ) -> Constraint:
     """`low ≤ E fn(x) ≤ high`; arguments as in `equals`.
 
@@ -114,7 +140,7 @@ def between(
         ) from None
     if (lower > upper).any():
         raise ValueError(f"between: low must not exceed high, got low={low} and high={high}")
-    return _constraint("between", fn, lower, upper, data, name)
+    return _constraint("between", fn, lower, upper, data, name, sample_range)
 
 
 def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
@@ -205,14 +231,45 @@ def _in_dtype(tree: Any, dtype: Any) -> Any:
 
 
 def _constraint(
-    kind: str, fn: Any, low: np.ndarray, high: np.ndarray, data: Source | None, name: str | None
+    kind: str,
+    fn: Any,
+    low: np.ndarray,
+    high: np.ndarray,
+    data: Source | None,
+    name: str | None,
+    sample_range: tuple[Any, Any] | None = None,
 ) -> Constraint:
     if not callable(fn):
         raise TypeError(f"{kind}: fn must be a function of the parameters, got {type(fn).__name__}")
     _check_source(kind, data)
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{kind}: name must be a string, got {type(name).__name__}")
-    return Constraint(kind, fn, low, high, data, name or getattr(fn, "__name__", kind), name is not None)
+    values = None if sample_range is None else _range(kind, sample_range, data, low.size)
+    label = name or getattr(fn, "__name__", kind)
+    return Constraint(kind, fn, low, high, data, label, name is not None, sample_range=values)
+
+
+def _range(owner: str, pair: Any, data: Source | None, bounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """The two ends of `sample_range`, or an error."""
+    try:
+        low, high = pair
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}: sample_range must be a pair (low, high), got {pair!r}") from None
+    low, high = (_bound(owner, "sample_range", end) for end in (low, high))
+    sizes = {size for size in (low.size, high.size, bounds) if size != 1}
+    if low.ndim > 1 or high.ndim > 1 or len(sizes) > 1:
+        raise ValueError(
+            f"{owner}: sample_range must be two numbers, or two vectors with one number for each entry of fn, "
+            f"got shapes {low.shape} and {high.shape}" + (f" for {bounds} bounds" if bounds > 1 else "")
+        )
+    if not (low < high).all():
+        raise ValueError(f"{owner}: sample_range must have low < high, got {pair}")
+    if data is None:
+        raise ValueError(
+            f"{owner}: sample_range says what fn returns on a single row of data, and this constraint has no data; "
+            "leave it out: without data there is nothing to estimate"
+        )
+    return low, high
 
 
 def _bound(owner: str, argument: str, value: Any, infinite: bool = False) -> np.ndarray:
@@ -259,6 +316,8 @@ class Problem:
         constraints: what `equals`, `at_most`, `at_least`, `between`, `affine` return; one, or a sequence.
         domain: a set of `tightrope.domains` that x must stay in; None: everywhere.
         data: where the objective's samples come from.
+        smooth: False says that the objective or a constraint has kinks. Certificates then judge near-stationarity too, and
+            the choice of a method avoids those that rely on curvature.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -274,6 +333,7 @@ class Problem:
         *,
         domain: Domain | None = None,
         data: Source | None = None,
+        smooth: bool = True,
     ):
         if not callable(objective):
             raise TypeError(f"Problem: objective must be a function of the parameters, got {type(objective).__name__}")
@@ -286,11 +346,14 @@ class Problem:
                 )
         if domain is not None and not isinstance(domain, Domain):
             raise TypeError(f"Problem: domain must be one of tightrope.domains, got {type(domain).__name__}")
+        if not isinstance(smooth, bool):
+            raise TypeError(f"Problem: smooth must be True or False, got {smooth!r}")
         _check_source("Problem", data)
         self.objective = objective
         self.constraints = _unique_names(constraints)
         self.domain: Domain = Reals() if domain is None else domain
         self.data = data
+        self.smooth = smooth
         self.programs: dict[Any, Any] = {}  # compiled programs live here so that they die with the problem
 
     @property

@@ -125,7 +125,8 @@ class Result:
                 for name, e in c.violation.items()
             ),
             ("stationarity", str(c.stationarity)),
-            ("feasible?", f"{c.verdict} at tolerance {c.tolerance:.3g}"),
+            *([] if c.near_stationarity is None else [("near-stationarity", str(c.near_stationarity))]),
+            ("feasible?", c.decision),
             ("method", f"{self.method}, answer: {self.output}"),
             ("steps", f"{self.steps:,} ({self.samples:,} samples, {self.seconds:.2f} s, {rate})"),
         ]
@@ -220,7 +221,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _certificate(saved: list[Any]) -> Certificate:
-    objective, violation, stationarity, complementarity, multipliers, *rest = saved
+    objective, violation, stationarity, complementarity, multipliers, *rest, near, weight = saved
     return Certificate(
         Estimate(*objective),
         {name: Estimate(*e) for name, e in violation.items()},
@@ -228,6 +229,8 @@ def _certificate(saved: list[Any]) -> Certificate:
         Estimate(*complementarity),
         _vectors(multipliers),
         *rest,
+        near_stationarity=None if near is None else Estimate(*near),
+        proximal_weight=weight,
     )
 
 

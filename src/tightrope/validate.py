@@ -62,6 +62,10 @@ def _constraint_size(params: Any, constraint: Constraint) -> int:
     size = math.prod(shape)
     if constraint.low.size not in (1, size):
         raise ValueError(f"{what} returns {size} numbers but has {constraint.low.size} bounds; they must match")
+    ends = constraint.sample_range or ()
+    if any(end.size not in (1, size) for end in ends):
+        given = [end.size for end in ends]
+        raise ValueError(f"{what} returns {size} numbers but its sample_range has {given} ends; they must match")
     return size
 
 

@@ -20,7 +20,7 @@ def sparse_mean(noise: float = 0.5, batch_size: int = 8) -> Case:
         return half_square_distance(x, batch) + 0.5 * jnp.sum(jnp.abs(x))
 
     data = gaussian([2.0, 1.0, 0.3, -0.1], noise, batch_size)
-    problem = Problem(penalised_distance, equals(jnp.sum, 1.5, name="total"), data=data)
+    problem = Problem(penalised_distance, equals(jnp.sum, 1.5, name="total"), data=data, smooth=False)
     solution = Solution(jnp.asarray([1.25, 0.25, 0.0, 0.0]), 1.3625 + 2 * noise**2, {"total": 0.25})
     return problem, jnp.asarray([0.0, 0.0, 1.0, 1.0]), solution
 
@@ -36,7 +36,7 @@ def l1_budget(noise: float = 0.5, batch_size: int = 8) -> Case:
         return jnp.sum(jnp.abs(x))
 
     data = gaussian([2.0, -1.0, 0.25], noise, batch_size)
-    problem = Problem(half_square_distance, at_most(budget, 2.0), data=data)
+    problem = Problem(half_square_distance, at_most(budget, 2.0), data=data, smooth=False)
     solution = Solution(jnp.asarray([1.5, -0.5, 0.0]), 0.28125 + 1.5 * noise**2, {"budget": 0.5})
     return problem, jnp.asarray([0.0, 1.0, 1.0]), solution
 
@@ -53,5 +53,5 @@ def weighted_medians(batch_size: int = 2) -> Case:
     def deviation(x, batch):
         return jnp.mean(jnp.abs(x[0] - batch["a"]) + 2.0 * jnp.abs(x[1] - batch["b"]))
 
-    problem = Problem(deviation, at_most(jnp.sum, 2.5, name="budget"), data=Dataset(rows, batch_size))
+    problem = Problem(deviation, at_most(jnp.sum, 2.5, name="budget"), data=Dataset(rows, batch_size), smooth=False)
     return problem, jnp.asarray([2.0, 2.0]), Solution(jnp.asarray([-0.5, 3.0]), 6.7, {"budget": 0.2})

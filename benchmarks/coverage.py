@@ -1,0 +1,238 @@
+"""How often the intervals of a certificate hold the truth, and how wide they are.
+
+Every case asks `tightrope.certify` for a 95% certificate many times, on fresh samples, and compares with numbers known in
+closed form. Widths are those of the first constraint, divided by that of one interval of the central limit theorem with the
+true variance, the same confidence and the same number of samples, not corrected for asking several questions at once.
+
+- values: one, three or ten constraints whose samples are bounded (with `sample_range`: bounds) or Gaussian (asymptotic).
+- heavy tails: the same without a range; nothing is promised there, it is measured.
+- points: objective, violation, stationarity and complementarity of a problem with samples in objective, constraint and
+  Jacobian, at points of all kinds; the truth is the certificate of the problem with its expectations written out.
+
+Run: python benchmarks/coverage.py [--repeats 1000] [--samples 16384] [--out coverage.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtri
+
+import tightrope as tr
+
+OFFSET = 0.05
+"""How far targets are from the mean, in standard deviations: violations are not zero, so both ends of intervals matter."""
+
+
+class Law(NamedTuple):
+    """A distribution: its sampler, mean, standard deviation, and range where it has one."""
+
+    draw: Callable[[Any, tuple[int, ...]], Any]
+    mean: float
+    deviation: float
+    range: tuple[float, float] | None = None
+
+
+def bernoulli(p: float, known: bool = True) -> Law:
+    return Law(lambda k, s: jax.random.bernoulli(k, p, s) * 1.0, p, (p * (1 - p)) ** 0.5, (0, 1) if known else None)
+
+
+def arcsine() -> Law:
+    """Beta(½, ½), by its quantiles."""
+    return Law(lambda k, s: jnp.sin(0.5 * jnp.pi * jax.random.uniform(k, s)) ** 2, 0.5, 0.125**0.5, (0, 1))
+
+
+def small_beta(b: float) -> Law:
+    """Beta(1, b), by its quantiles."""
+    deviation = (b / ((1 + b) ** 2 * (2 + b))) ** 0.5
+    return Law(lambda k, s: 1.0 - jax.random.uniform(k, s) ** (1.0 / b), 1.0 / (1.0 + b), deviation, (0, 1))
+
+
+def student(freedom: float) -> Law:
+    return Law(lambda k, s: jax.random.t(k, freedom, s), 0.0, (freedom / (freedom - 2)) ** 0.5)
+
+
+def lognormal(sigma: float) -> Law:
+    mean = float(np.exp(sigma**2 / 2))
+    return Law(lambda k, s: jnp.exp(sigma * jax.random.normal(k, s)), mean, mean * float(np.expm1(sigma**2)) ** 0.5)
+
+
+def pareto(a: float) -> Law:
+    """With mean a / (a − 1); where there is no variance, 1 stands in for the standard deviation."""
+    deviation = (a / (a - 2)) ** 0.5 / (a - 1) if a > 2 else 1.0
+    return Law(lambda k, s: jax.random.pareto(k, a, s), a / (a - 1), deviation)
+
+
+BOUNDED = {
+    "Bernoulli(0.01)": bernoulli(0.01),
+    "Bernoulli(0.1)": bernoulli(0.1),
+    "Bernoulli(0.5)": bernoulli(0.5),
+    "uniform on [-1, 3]": Law(
+        lambda k, s: jax.random.uniform(k, s, minval=-1.0, maxval=3.0), 1.0, 4 / 12**0.5, (-1, 3)
+    ),
+    "Beta(0.5, 0.5)": arcsine(),
+    "Beta(1, 20)": small_beta(20.0),
+}
+GAUSSIAN = {"Gaussian": Law(lambda k, s: 5.0 + 2.0 * jax.random.normal(k, s), 5.0, 2.0)}
+HEAVY = {
+    "Student t(3)": student(3.0),
+    "Student t(2.1)": student(2.1),
+    "log-normal(1)": lognormal(1.0),
+    "log-normal(2)": lognormal(2.0),
+    "log-normal(3)": lognormal(3.0),
+    "Pareto(3)": pareto(3.0),
+    "Pareto(2.1)": pareto(2.1),
+    "Pareto(1.5), no variance": pareto(1.5),
+    "Bernoulli(1e-3), no range": bernoulli(1e-3, known=False),
+    "Bernoulli(1e-4), no range": bernoulli(1e-4, known=False),
+    "Bernoulli(1e-4)": bernoulli(1e-4),
+}
+
+
+def values_problem(law: Law, count: int) -> tr.Problem:
+    """`count` equations E ξ_i = target, each missed by OFFSET standard deviations."""
+    data = tr.Sampler(lambda key, n: law.draw(key, (n, count)), batch_size=16)
+    target = law.mean - OFFSET * law.deviation
+
+    def made(i: int) -> tr.Constraint:
+        def column(x: Any, batch: Any) -> Any:
+            return jnp.mean(batch[:, i]) + 0.0 * x[0]
+
+        return tr.equals(column, target, data=data, name=f"column {i}", sample_range=law.range)
+
+    return tr.Problem(lambda x: jnp.sum(x**2), [made(i) for i in range(count)])
+
+
+def measure_values(name: str, law: Law, count: int, repeats: int, samples: int) -> dict[str, Any]:
+    problem, x, truth = values_problem(law, count), jnp.zeros(1), OFFSET * law.deviation
+    joint, single, widths, kind = 0, 0, [], ""
+    for seed in range(repeats):
+        found = tr.certify(problem, x, seed=seed, samples=samples).violation
+        held = [e.low <= truth <= e.high for e in found.values()]
+        joint, single = joint + all(held), single + held[0]
+        first = found["column 0"]
+        widths.append(first.high - first.low)
+        kind = first.kind
+    limit = 2.0 * float(ndtri(0.975)) * law.deviation / samples**0.5
+    return {
+        "law": name,
+        "constraints": count,
+        "kind": kind,
+        "joint coverage": joint / repeats,
+        "coverage of one": single / repeats,
+        "median width / CLT": float(np.median(widths)) / limit,
+    }
+
+
+# ---- points ------------------------------------------------------------------------------------------------------------
+
+SPREAD = 0.5
+
+
+def points_problem(size: int, noisy: bool, domain: tr.domains.Domain | None) -> tr.Problem:
+    """Min E ½‖x − ξ‖² with E⟨a + ζ, x⟩ ≤ 1, E⟨b + ζ, x⟩ = ½ and deterministic x₀ ≤ 2; with samples, or their expectations."""
+    goal, first = jnp.full(size, 1.5), jnp.ones(size)
+    second = jnp.arange(size) % 2 - 0.25
+    data = tr.Sampler(lambda key, n: SPREAD * jax.random.normal(key, (n, size)), batch_size=16)
+
+    def distance(x: Any, batch: Any = None) -> Any:
+        if batch is None:
+            return 0.5 * jnp.sum((x - goal) ** 2) + 0.5 * size * SPREAD**2
+        return 0.5 * jnp.mean(jnp.sum((x - goal - batch) ** 2, axis=1))
+
+    def along(direction: Any) -> Callable[..., Any]:
+        return lambda x, batch=None: direction @ x if batch is None else jnp.mean((direction + batch) @ x)
+
+    source = data if noisy else None
+    constraints = [
+        tr.at_most(along(first), 1.0, data=source, name="budget"),
+        tr.equals(along(second), 0.5, data=source, name="balance"),
+        tr.at_most(lambda x: x[0], 2.0, name="cap"),
+    ]
+    return tr.Problem(distance, constraints, domain=domain, data=source)
+
+
+def points(plain: tr.Problem, size: int) -> dict[str, Any]:
+    """The solution of the problem, and points around it, in its set."""
+    solution = tr.solve(plain, jnp.zeros(size), tr.methods.GradientDescentAscent(), steps=20_000).x
+    step = jnp.asarray(np.random.default_rng(0).normal(size=size) / size**0.5, jnp.float32)
+    return {
+        "solution": solution,
+        "near it": plain.domain.project(solution + 0.02 * step),
+        "inside": plain.domain.project(0.2 * solution),
+        "outside": plain.domain.project(2.0 * solution + step),
+        "origin": jnp.zeros(size),
+    }
+
+
+def measure_points(size: int, domain: tr.domains.Domain | None, repeats: int, samples: int) -> Iterator[dict[str, Any]]:
+    noisy, plain = points_problem(size, True, domain), points_problem(size, False, domain)
+    for where, x in points(plain, size).items():
+        truth = tr.certify(plain, x)
+        expected = [truth.objective, truth.stationarity, truth.complementarity, *truth.violation.values()]
+        held, widths = [], []
+        for seed in range(repeats):
+            c = tr.certify(noisy, x, seed=seed, samples=samples)
+            found = [c.objective, c.stationarity, c.complementarity, *c.violation.values()]
+            held.append([e.low <= t.value <= e.high for e, t in zip(found, expected, strict=True)])
+            widths.append([e.high - e.low for e in found[1:3]])
+        shares = np.mean(held, axis=0)
+        yield {
+            "variables": size,
+            "set": "none" if domain is None else type(domain).__name__,
+            "point": where,
+            "joint coverage": float(np.mean(np.all(held, axis=1))),
+            "objective": shares[0],
+            "stationarity": shares[1],
+            "complementarity": shares[2],
+            "true stationarity": truth.stationarity.value,
+            "width of stationarity": float(np.median(widths, axis=0)[0]),
+            "true complementarity": truth.complementarity.value,
+            "width of complementarity": float(np.median(widths, axis=0)[1]),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=16_384)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "coverage.json")
+    options = parser.parse_args()
+    began, size = time.perf_counter(), {"repeats": options.repeats, "samples": options.samples}
+    report: dict[str, Any] = {"confidence": 0.95, **size, "jax": jax.__version__, "processor": platform.machine()}
+
+    def show(row: dict[str, Any]) -> dict[str, Any]:
+        print("  ".join(f"{k}: {v:.3g}" if isinstance(v, float) else f"{k}: {v}" for k, v in row.items()), flush=True)
+        return row
+
+    report["values"] = [
+        show(measure_values(name, law, count, **size))
+        for name, law in (BOUNDED | GAUSSIAN).items()
+        for count in (1, 3, 10)
+    ]
+    report["points"] = [
+        show(row)
+        for dimension, domain in ((2, None), (50, None), (4, tr.domains.Box(0.0, 1.0)))
+        for row in measure_points(dimension, domain, **size)
+    ]
+    report["heavy tails"] = [show(measure_values(name, law, 1, **size)) for name, law in HEAVY.items()]
+    promised = [row for part in ("values", "points") for row in report[part]]
+    report["least joint coverage"] = min(row["joint coverage"] for row in promised)
+    report["largest median width / CLT"] = max(row["median width / CLT"] for row in report["values"])
+    report["minutes"] = (time.perf_counter() - began) / 60
+    print(f"least joint coverage {report['least joint coverage']:.3f} (wanted: at least 0.93)")
+    print(f"largest median width {report['largest median width / CLT']:.2f} times the CLT's (wanted: at most 3)")
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
