@@ -4,7 +4,7 @@ Minimise E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 `Result`; see the README for a first example.
 """
 
-from . import domains, methods, zoo
+from . import datasets, domains, methods, zoo
 from .certify import Certificate, Estimate, certify
 from .checkpoint import Checkpoint
 from .data import Dataset, Sampler
@@ -34,6 +34,7 @@ __all__ = [
     "at_most",
     "between",
     "certify",
+    "datasets",
     "domains",
     "equals",
     "load",

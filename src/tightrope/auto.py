@@ -1,13 +1,51 @@
-"""The choice of a method for a problem, with the reason in one line."""
+"""The choice of a method for a problem, with the reason in one line; docs/choosing.md has it as a table."""
 
 from __future__ import annotations
 
-from .methods import GradientDescentAscent, Method, TruncatedMomentum
+from .methods import (
+    AdaptivePenalty,
+    ConservativeFrankWolfe,
+    GradientDescentAscent,
+    LinearizedALM,
+    Method,
+    StochasticFrankWolfe,
+)
 from .problem import Problem
+from .reformulate import refusal
+
+MANY_ROWS = 200
+"""Constraint values up to which a Jacobian is formed; with more of them, only products with it."""
+MANY_NUMBERS = 2**30
+"""The most numbers that a Jacobian may have to be formed."""
 
 
-def choose(problem: Problem) -> tuple[Method, str]:
-    """The method for this problem and why."""
-    if problem.constraints:
-        return GradientDescentAscent(), "there are constraints, so descent-ascent on the Lagrangian"
-    return TruncatedMomentum(), "there are no constraints, so recursive momentum on the objective"
+def choose(problem: Problem, sizes: list[int], parameters: int) -> tuple[Method, str]:
+    """The method for this problem, whose constraints return `sizes` numbers each, and why."""
+    rows = sum(sizes)
+    candidates = (
+        (
+            not problem.domain.can_project,
+            (ConservativeFrankWolfe, StochasticFrankWolfe),
+            "the set has no projection, only linear minimisation",
+        ),
+        (
+            rows > MANY_ROWS or rows * parameters > MANY_NUMBERS,
+            (LinearizedALM, GradientDescentAscent),
+            f"{rows:,} constraint values of {parameters:,} parameters are too many for a Jacobian: products with it alone",
+        ),
+        (True, (AdaptivePenalty,), _reason(problem, rows)),
+    )
+    for applies, methods, reason in candidates:
+        able = [method for method in methods if refusal(problem, method) is None]
+        if applies and able:
+            return able[0](), reason
+    return AdaptivePenalty(), "no method here takes this problem"
+
+
+def _reason(problem: Problem, rows: int) -> str:
+    kind = "smooth" if problem.smooth else "non-smooth"
+    if not rows:
+        return f"a {kind} problem without constraints: quasi-Newton steps on averaged gradients"
+    noisy = any(c.data is not None for c in problem.constraints)
+    which = f"{rows} {'sampled' if noisy else 'deterministic'} constraint{'s' * (rows > 1)}"
+    return f"a {kind} problem with {which}: exact penalty with quasi-Newton steps"

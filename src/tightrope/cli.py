@@ -32,7 +32,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 
 WIDE = 160
 """Columns from which on the list of methods is a table."""
-METHODS = {"From the papers": tr.methods.PAPERS, "Compared with them": tr.methods.COMPARED}
+METHODS = {
+    "The default": tr.methods.OURS,
+    "From the papers": tr.methods.PAPERS,
+    "Compared with them": tr.methods.COMPARED,
+}
 LEGEND = (
     "∇f, ∇g: gradient of the objective, of one constraint; c: values of all constraints; J: their Jacobian; Jᵀy, Jd: "
     "products with it; k, K: steps so far, steps of a run.",

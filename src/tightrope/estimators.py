@@ -70,6 +70,7 @@ class Scales(NamedTuple):
         jacobian_smoothness: Lipschitz constant of the Jacobian (Frobenius); 0 for linear constraints.
         gradient_noise: standard deviation of the gradient of one sample, √E‖∇f − ∇F‖²; 0 for a deterministic objective.
         constraint_noise: the same of the rows.
+        jacobian_noise: the same of the Jacobian (Frobenius): how fast the noise of the rows can grow away from the start.
     """
 
     length: Float[Array, ""]
@@ -83,6 +84,7 @@ class Scales(NamedTuple):
     jacobian_smoothness: Float[Array, ""]
     gradient_noise: Float[Array, ""]
     constraint_noise: Float[Array, ""]
+    jacobian_noise: Float[Array, ""]
 
     @property
     def penalty_bound(self) -> Float[Array, ""]:
@@ -134,7 +136,9 @@ def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) ->
     across = local_smoothness(lambda d: jacobian.T @ (jacobian @ d), lambda d: d, jnp.zeros_like(x), start, reach)
     constraint = jnp.maximum(jnp.linalg.norm(value), reach * rows)
     bend = _jacobian_smoothness(oracle, x, sample, (gradient, start), reach)
-    gradient_noise, constraint_noise = _noise(lambda s: (oracle.grad(x, s), oracle.c(x, s)), oracle, key)
+    gradient_noise, constraint_noise, jacobian_noise = _noise(
+        lambda s: (oracle.grad(x, s), oracle.c(x, s), oracle.jac(x, s)), oracle, key
+    )
     nearer = _cauchy_point(oracle, x, sample)
     later = local_smoothness(penalty_gradient, oracle.nearby, nearer, start, reach)
     way = jnp.maximum(jnp.maximum(penalty, later), 2.0 * constraint * bend) + constraint_noise * bend
@@ -150,6 +154,7 @@ def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) ->
         bend,
         gradient_noise,
         constraint_noise,
+        jacobian_noise,
     )
 
 
@@ -163,7 +168,7 @@ def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Floa
 
 
 def _noise(estimates: Callable[[Sample], tuple[Array, ...]], oracle: Oracle, key: Array) -> list[Float[Array, ""]]:
-    """Standard deviations, over samples, of vectors that a sample gives."""
+    """Standard deviations, over samples, of arrays that a sample gives."""
     fresh = jax.vmap(lambda k: estimates(oracle.draw(k)))(jax.random.split(key, NOISE_SAMPLES))
     return [jnp.sqrt(jnp.sum(jnp.var(values, axis=0, ddof=1))) for values in fresh]
 

@@ -40,10 +40,16 @@ class Term(eqx.Module):
 
 
 class Rows(eqx.Module):
-    """How the rows of a method come from the raw values h: `sign · (h[index] − bound)`, slacks in place of some bounds."""
+    """How the rows of a method come from the raw values h: `sign · (h[index] − bound)`, slacks in place of some bounds.
+
+    A row must lie between `low` and `high`: both 0 for an equality, −∞ and 0 for an inequality, the user's bounds themselves
+    in the form 'ranges'.
+    """
 
     sign: Float[Array, " rows"]
     bound: Float[Array, " rows"]
+    low: Float[Array, " rows"]
+    high: Float[Array, " rows"]
     slack_low: Float[Array, " slacks"]
     slack_high: Float[Array, " slacks"]
     index: tuple[int, ...] = eqx.field(static=True)
@@ -64,7 +70,8 @@ class Rows(eqx.Module):
     def from_raw(self, multipliers: Float[Array, " raw"]) -> Float[Array, " rows"]:
         """Multipliers of the rows that `to_raw` takes back to these."""
         rows = self.sign * multipliers[np.array(self.index, int)]
-        return jnp.where(np.array(self.is_equality, bool), rows, jnp.maximum(rows, 0.0))
+        least, greatest = jnp.where(jnp.isinf(self.low), 0.0, -jnp.inf), jnp.where(jnp.isinf(self.high), 0.0, jnp.inf)
+        return jnp.clip(rows, least, greatest)
 
 
 class Prox(eqx.Module):

@@ -5,6 +5,7 @@ Everything here is linear in the raw values, so x, violations and multipliers of
 - native: rows `c = h − target = 0`, `g = h − high ≤ 0`, `g = low − h ≤ 0`.
 - pairs: inequalities only; an equality becomes `h − target ≤ 0` and `target − h ≤ 0`, whose maximum is `|h − target|`.
 - slacks: equalities only; an inequality becomes `h − s = 0` with `low ≤ s ≤ high`, so `between` needs one slack, not two.
+- ranges: the raw values themselves, `low ≤ h ≤ high`, one row each whatever its kind.
 """
 
 from __future__ import annotations
@@ -60,25 +61,31 @@ def _rows(constraints: tuple[Constraint, ...], sizes: list[int], form: str, dtyp
     equality = np.concatenate(
         [np.full(size, c.kind == "equals") for c, size in zip(constraints, sizes, strict=True)] or [[]]
     )
-    rows: list[tuple[int, float, float, bool]] = []  # raw index, sign, bound, is an equality
+    rows: list[
+        tuple[int, float, float, float, float]
+    ] = []  # raw index, sign, bound; least and greatest value of the row
     slack_rows: list[int] = []
     for i in range(low.size):
-        if equality[i] and form != "pairs":
-            rows.append((i, 1.0, high[i], True))
+        if form == "ranges":
+            rows.append((i, 1.0, 0.0, low[i], high[i]))
+        elif equality[i] and form != "pairs":
+            rows.append((i, 1.0, high[i], 0.0, 0.0))
         elif form == "slacks":
             slack_rows.append(len(rows))
-            rows.append((i, 1.0, 0.0, True))
+            rows.append((i, 1.0, 0.0, 0.0, 0.0))
         else:
-            rows += [(i, sign, b, False) for sign, b in ((1.0, high[i]), (-1.0, low[i])) if np.isfinite(b)]
-    index, sign, bound, is_equality = zip(*rows, strict=True) if rows else ((), (), (), ())
+            rows += [(i, sign, b, -np.inf, 0.0) for sign, b in ((1.0, high[i]), (-1.0, low[i])) if np.isfinite(b)]
+    index, sign, bound, least, greatest = zip(*rows, strict=True) if rows else ((), (), (), (), ())
     slack_raw = [index[row] for row in slack_rows]
     return Rows(
         sign=jnp.asarray(np.asarray(sign, dtype)),
         bound=jnp.asarray(np.asarray(bound, dtype)),
+        low=jnp.asarray(np.asarray(least, dtype)),
+        high=jnp.asarray(np.asarray(greatest, dtype)),
         slack_low=jnp.asarray(low[slack_raw].astype(dtype)),
         slack_high=jnp.asarray(high[slack_raw].astype(dtype)),
         index=tuple(index),
-        is_equality=tuple(is_equality),
+        is_equality=tuple(bool(a == b) for a, b in zip(least, greatest, strict=True)),
         slack_rows=tuple(slack_rows),
         raw_size=low.size,
     )

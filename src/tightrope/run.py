@@ -34,6 +34,8 @@ from .validate import check_values
 CHUNK_SECONDS = 0.5
 """A chunk is meant to take this long, so that Ctrl-C is heard within a second."""
 FIRST_CHUNK, GROWTH = 16, 8
+FAR = 1e8
+"""An objective that fell by this many times its first size is called unbounded."""
 RECORDS_A_CHUNK, SNAPSHOT_NUMBERS = 32, 4_000_000
 """A chunk goes through as many records where nobody waits for each, if their snapshots have no more numbers than this."""
 
@@ -248,6 +250,12 @@ class Run:
         violation, gradient, _ = self._scales[lane]
         return self.stop.violation * max(1.0, violation), self.stop.stationarity * max(1.0, gradient)
 
+    def _fell(self, lane: int) -> bool:
+        """Whether the objective, where the constraints held, fell so far that there seems to be no end."""
+        history, first = self.histories[lane], self._scales[lane][2]
+        within = history["violation"] <= self._tolerances(lane)[0]
+        return bool(np.any(within & (history["objective"] < first - FAR * max(1.0, abs(first)))))
+
     def _met(self, lane: int) -> bool:
         history, (violation, stationarity) = self.histories[lane], self._tolerances(lane)
         return history["violation"][-1] <= violation and history["stationarity"][-1] <= stationarity
@@ -311,13 +319,17 @@ class Run:
         if self.lanes:
             method, state, asked = jax.tree.map(lambda a: a[lane], (method, state, asked))
             status = status if np.asarray(self.carry.ok)[lane] else "diverged"
-        ended, concluded = status, method.conclusion(state)
-        if status == "budget" and concluded is not None:
-            status = concluded
         x, output = jnp.asarray(points[chosen]), ("method", "best", "last", "average")[chosen]
         certificate = certify_point(self.problem, self.original, x, violation, 0.95, self.seeds[lane])
+        ended, concluded = status, method.conclusion(state)
+        if concluded == "infeasible" and certificate.verdict != "infeasible":
+            concluded = None
+        if self._fell(lane):
+            concluded = "unbounded"
+        if status == "budget" and concluded is not None:
+            status = concluded
         own = None if output != "method" else multipliers
-        success = certificate.verdict == "feasible" and certificate.stationarity.high <= stationarity
+        success = certificate.verdict == "feasible" and certificate.stationary_within <= stationarity
         remark = method.remark(state)
         return Result(
             x=self.parameters.unravel(x),
@@ -359,6 +371,8 @@ def _why(ended: Status, concluded: str | None, steps: int, success: bool) -> str
     hint = "" if success else "; not certified yet: more steps, a larger batch or looser tolerances in stop= may help"
     if concluded == "infeasible":
         hint = "; the violation is stationary there and not zero: nearby, the constraints cannot be met"
+    if concluded == "unbounded":
+        hint = "; the objective falls without end where the constraints hold: add the bound that is missing"
     return {
         "converged": f"stopped after {steps:,} steps: violation and stationarity are within the tolerances",
         "budget": f"{steps:,} steps were taken{hint}",

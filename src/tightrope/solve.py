@@ -75,7 +75,7 @@ def solve(
         raise TypeError(f"solve: callback must be a function of a record, got {type(callback).__name__}")
     parameters = Parameters(x0 if warm_start is None else _same_structure(x0, warm_start.x))
     sizes = check_functions(problem, parameters)
-    method, reason = resolve(problem, method)
+    method, reason = resolve(problem, method, sizes, parameters.size)
     check_accepts(problem, method)
     record = as_record(record, steps)
     if stop is not None and not isinstance(stop, Stop):
@@ -104,10 +104,10 @@ def solve(
     return run.finish(status, notes)[0]
 
 
-def resolve(problem: Problem, method: Any) -> tuple[Method, str | None]:
+def resolve(problem: Problem, method: Any, sizes: list[int], size: int) -> tuple[Method, str | None]:
     """The method instance that was asked for, or the chosen one with the reason."""
     if method is None:
-        method, reason = choose(problem)
+        method, reason = choose(problem, sizes, size)
         logger.info("%s: %s", type(method).__name__, reason)
         return method, f"{type(method).__name__} was chosen: {reason}"
     if isinstance(method, str):

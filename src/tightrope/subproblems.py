@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -314,3 +315,127 @@ def _climb(
 
     one = jnp.ones_like(begin)
     return jax.lax.while_loop(going, halve, (jnp.where(whole, one, 0.0), one, begin, end, jnp.int32(0)))[0]
+
+
+# ---- penalties on ranges ------------------------------------------------------------------------------------------------
+
+
+def range_multipliers(
+    gram: Float[Array, "m m"],
+    value: Float[Array, " m"],
+    low: Float[Array, " m"],
+    high: Float[Array, " m"],
+    penalty: Float[Array, " m"],
+    start: Float[Array, " m"],
+    rounds: int = 30,
+) -> Float[Array, " m"]:
+    """The y that maximises rᵀy − ½ yᵀGy − Σ max(high_i y_i, low_i y_i) over |y_i| ≤ ρ_i; G is positive semidefinite.
+
+    It is the dual of min over d of ½ dᵀMd + vᵀd + Σ ρ_i dist(h_i + J_i d, [low_i, high_i]) with G = JM⁻¹Jᵀ and
+    r = h − JM⁻¹v: the step is d = −M⁻¹(v + Jᵀy), and r − Gy is where it takes h. One row is solved in closed form. More are
+    gone through one after the other, which never goes down; after each sweep the rows that are held at an end of their range
+    are solved for together, and that is taken where it is better. From a good start a round or two is enough.
+    """
+    size = jnp.diag(gram)
+    inverse = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 0.0)
+
+    def alone(without: Array, i: Any) -> Array:
+        """The best y_i where row i stands at `without` when y_i is 0."""
+        up = jnp.clip((without - high[i]) * inverse[i], 0.0, penalty[i])
+        down = jnp.clip((without - low[i]) * inverse[i], -penalty[i], 0.0)
+        flat = jnp.where(without > high[i], penalty[i], jnp.where(without < low[i], -penalty[i], 0.0))
+        return jnp.where(size[i] > 0, up + down, flat)
+
+    if value.size == 1:
+        return alone(value, slice(None))
+
+    ends = jnp.where(jnp.isfinite(low), low, 0.0), jnp.where(jnp.isfinite(high), high, 0.0)
+
+    def dual(y: Array) -> Array:
+        return (value - 0.5 * gram @ y) @ y - jnp.sum(jnp.where(y > 0, ends[1], ends[0]) * y)
+
+    def sweep(i: Any, y: Array) -> Array:
+        return y.at[i].set(alone(value[i] - gram[i] @ y + size[i] * y[i], i))
+
+    def together(y: Array) -> Array:
+        """The rows strictly between their limits solved for at once, and cut back into them."""
+        free = (y != 0) & (jnp.abs(y) < penalty)
+        fixed = jnp.where(free, 0.0, y)
+        solved = held_multipliers(gram, value - jnp.where(y > 0, ends[1], ends[0]) - gram @ fixed, free)
+        return fixed + jnp.clip(solved, jnp.where(y > 0, 0.0, -penalty), jnp.where(y > 0, penalty, 0.0))
+
+    def improve(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        y, _, count = carry
+        swept = jax.lax.fori_loop(0, value.size, sweep, y)
+        at_once = together(swept)
+        better = jnp.where(dual(at_once) >= dual(swept), at_once, swept)
+        again = jax.vmap(lambda i: alone(value[i] - gram[i] @ better + size[i] * better[i], i))(jnp.arange(value.size))
+        off = jnp.max(jnp.abs(again - better) / jnp.where(penalty > 0, penalty, 1.0))
+        return better, off, count + 1
+
+    def going(carry: tuple[Array, Array, Array]) -> Array:
+        _, off, count = carry
+        return (off > 100 * jnp.finfo(value.dtype).eps) & (count < rounds)
+
+    one = jnp.ones((), value.dtype)
+    return jax.lax.while_loop(going, improve, (jnp.clip(start, -penalty, penalty), one, jnp.int32(0)))[0]
+
+
+def held_multipliers(
+    gram: Float[Array, "m m"], value: Float[Array, " m"], held: Bool[Array, " m"]
+) -> Float[Array, " m"]:
+    """The q with Gq = value on the rows held, zero elsewhere; rows without a gradient are left out."""
+    size = jnp.diag(gram)
+    root = jnp.where(held & (size > 0), 1.0 / jnp.sqrt(jnp.where(size > 0, size, 1.0)), 0.0)
+    ridge = jnp.where(root > 0, 10 * jnp.finfo(gram.dtype).eps, 1.0)
+    return root * jnp.linalg.solve(root[:, None] * gram * root[None, :] + jnp.diag(ridge), root * value)
+
+
+def range_multipliers_on_set(
+    gradient: Float[Array, " n"],
+    value: Float[Array, " m"],
+    jacobian: Float[Array, "m n"],
+    low: Float[Array, " m"],
+    high: Float[Array, " m"],
+    penalty: Float[Array, " m"],
+    step_size: Float[Array, ""],
+    x: Float[Array, " n"],
+    project: Callable[[Float[Array, " n"]], Float[Array, " n"]],
+    start: Float[Array, " m"],
+    rounds: int = 15,
+) -> Float[Array, " m"]:
+    """The y of min over x + d in X of vᵀd + ‖d‖²/(2γ) + Σ ρ_i dist(h_i + J_i d, [low_i, high_i]): d = P_X(x − γ(v + Jᵀy)) − x.
+
+    The dual function is concave, with slope h + Jd(y) and curvature γ J P_X' Jᵀ. Newton's method: the model at y is maximised
+    by `range_multipliers`, and the best of a few lengths on the way there is taken, so that no round goes down. Where P_X is
+    piecewise linear finitely many rounds are exact.
+    """
+    lengths = jnp.array([0.0, 0.01, 0.1, 0.3, 1.0], x.dtype)
+
+    def at(y: Array) -> tuple[Array, Array]:
+        """The dual function at y and its slope, the ends of the ranges apart."""
+        centre = x - step_size * (gradient + y @ jacobian)
+        d = project(centre) - x
+        rows = value + jacobian @ d
+        ends = jnp.where(y > 0, jnp.where(y > 0, high, 0.0), jnp.where(y < 0, low, 0.0))
+        return gradient @ d + d @ d / (2.0 * step_size) + y @ (rows - ends), rows
+
+    def newton(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        y, _, count = carry
+        _, tangent = jax.linearize(project, x - step_size * (gradient + y @ jacobian))
+        gram = step_size * jacobian @ jax.vmap(tangent)(jacobian).T
+        gram = 0.5 * (gram + gram.T)
+        goal = range_multipliers(gram, at(y)[1] + gram @ y, low, high, penalty, y)
+        trials = y + lengths[:, None] * (goal - y)
+        best = jnp.argmax(jax.vmap(lambda trial: at(trial)[0])(trials))
+        moved = jnp.max(jnp.abs(trials[best] - y) / jnp.where(penalty > 0, penalty, 1.0), initial=0.0)
+        return trials[best], moved, count + 1
+
+    def going(carry: tuple[Array, Array, Array]) -> Array:
+        _, moved, count = carry
+        return (moved > 100 * jnp.finfo(x.dtype).eps) & (count < rounds)
+
+    if value.size == 0:
+        return value
+    begin = jnp.clip(start, jnp.where(jnp.isinf(low), 0.0, -penalty), jnp.where(jnp.isinf(high), 0.0, penalty))
+    return jax.lax.while_loop(going, newton, (begin, jnp.ones((), x.dtype), jnp.int32(0)))[0]

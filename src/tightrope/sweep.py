@@ -111,11 +111,11 @@ def sweep(
     several = [methods] if isinstance(methods, Method | type | str) else list(methods)
     if not several:
         raise ValueError("sweep: methods is empty; expected at least one")
-    settings = [resolve(problem, method)[0] for method in several]
-    for method in settings:
-        check_accepts(problem, method)
     parameters = Parameters(x0)
     sizes = check_functions(problem, parameters)
+    settings = [resolve(problem, method, sizes, parameters.size)[0] for method in several]
+    for method in settings:
+        check_accepts(problem, method)
     results: dict[int, list[Result]] = {}
     for group in _groups(settings):
         run = _lanes(problem, parameters, sizes, [settings[i] for i in group], steps, listed, record, stop)

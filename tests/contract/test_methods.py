@@ -18,6 +18,7 @@ CONVEX = {"no constraints", "deterministic inequalities", "stochastic inequality
 MINIMISED = {"deterministic inequalities", "stochastic inequality", "a set without projection"}
 
 TAKES = {  # what each method says in its docstring
+    "AdaptivePenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
     "LinearizedALM": FREE,
     "LinearizedPenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
     "TruncatedMomentum": DETERMINISTIC | AFFINE,

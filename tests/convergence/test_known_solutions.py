@@ -3,8 +3,14 @@
 The tolerances are C · K^(-e). The exponents e come from each method's theorem. The constant C is the scale of the problem and
 not of the outcome: for x the distance D of the start, and for convex problems, where theorems bound the gap by M D K^(-q)
 with M the gradient's norm, √(2MD/μ) with μ the least curvature of the Lagrangian at the solution; for the violation that of
-the start, or the method's own tolerance where it has one; for multipliers their size; each at least 1. With FULL=1 in the
-environment every method runs on every problem that it takes, and longer.
+the start, or the method's own tolerance where it has one; each at least 1.
+
+No theorem speaks of the distance of multipliers. Those tested are the certificate's: the λ that make ∇F + Jᵀλ least along the
+set. They are a function of x whose derivative at the solution is −(JJᵀ)⁻¹J∇²L, J and ∇²L restricted to the directions that
+the set leaves free. So C for multipliers is the norm of that times C for x: 0.7 to 3 on most problems of the zoo, 13 on
+mean_variance, whose J is nearly normal to the simplex.
+
+With FULL=1 in the environment every method runs on every problem that it takes, and longer.
 """
 
 from __future__ import annotations
@@ -68,6 +74,9 @@ class Rate(NamedTuple):
 
 
 RATES = {
+    "AdaptivePenalty": Rate(  # no theorem of its own: that of its estimator, recursive momentum
+        1 / 3, 1 / 3, ("noisy_sphere", "lens", "three_bands", "line_in_l1_ball", "regression_in_box", "neyman_pearson")
+    ),
     "LinearizedALM": Rate(1 / 3, 1 / 3, ("projection_on_plane",)),
     "LinearizedPenalty": Rate(1 / 5, 1 / 5, ("noisy_sphere", "lens")),
     "TruncatedMomentum": Rate(1 / 4, 1 / 4, ("linear_on_circle", "lens", "outside_the_ball", "line_in_l1_ball")),
@@ -118,21 +127,54 @@ def distance(x, y):
     return float(np.linalg.norm(ravel_pytree(jax.tree.map(lambda a, b: a - b, x, y))[0]))
 
 
-def distance_scale(problem, x0, solution, convex):
+class Neighbourhood(NamedTuple):
+    """A problem at its solution: ∇²L, the active rows of J, and a basis of the directions that the set leaves free."""
+
+    hessian: np.ndarray
+    jacobian: np.ndarray
+    free: np.ndarray
+
+
+@cache
+def neighbourhood(problem_name: str) -> Neighbourhood:
+    problem, _, solution = tr.zoo.every()[problem_name]()
+    oracle, sample = exact(problem, solution.x)
+    x = Parameters(solution.x).start
+    signed = [(-1.0 if c.kind == "at_least" else 1.0) * solution.multipliers[c.name] for c in problem.constraints]
+    weights = jnp.concatenate([jnp.atleast_1d(jnp.asarray(m, x.dtype)) for m in signed])
+    lagrangian = lambda y: oracle.f(y, sample) + weights @ oracle.raw(y, sample)
+    projector = np.asarray(jax.jacobian(oracle.project)(x - jax.grad(lagrangian)(x)))  # of a polyhedron: onto the free
+    kept, basis = np.linalg.eigh(0.5 * (projector + projector.T))
+    jacobian = np.asarray(jax.jacobian(lambda y: oracle.raw(y, sample))(x))
+    return Neighbourhood(
+        np.asarray(jax.hessian(lagrangian)(x)), jacobian[np.asarray(weights) != 0], basis[:, kept > 0.5]
+    )
+
+
+def exact(problem, x):
+    """The problem's oracle and the sample to call it on."""
+    parameters = Parameters(x)
+    oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
+    return oracle, evaluation_sample(oracle)
+
+
+def distance_scale(problem_name, convex):
     """C for the distance of x."""
+    problem, x0, solution = tr.zoo.every()[problem_name]()
     away = distance(x0, solution.x)
     if not convex:
         return max(1.0, away)
-    parameters = Parameters(solution.x)
-    oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
-    sample = evaluation_sample(oracle)
+    oracle, sample = exact(problem, x0)
     gradient = np.linalg.norm(oracle.grad(Parameters(x0).start, sample))
-    signed = [(-1.0 if c.kind == "at_least" else 1.0) * solution.multipliers[c.name] for c in problem.constraints]
-    weights = jnp.concatenate([jnp.atleast_1d(jnp.asarray(m, parameters.dtype)) for m in signed])
-    lagrangian = lambda x: oracle.f(x, sample) + weights @ oracle.raw(x, sample)
-    curvature = np.linalg.eigvalsh(jax.hessian(lagrangian)(parameters.start))[0]
+    curvature = np.linalg.eigvalsh(neighbourhood(problem_name).hessian)[0]
     assert curvature > 1e-3, "not strongly convex at the solution: no rate for the distance follows"
     return max(1.0, away, float(np.sqrt(2.0 * gradient * away / curvature)))
+
+
+def multiplier_sensitivity(problem_name):
+    """How far the least-squares multipliers move for a unit of x: ‖(JJᵀ)⁻¹J∇²L‖ along the free directions."""
+    hessian, jacobian, free = neighbourhood(problem_name)
+    return np.linalg.norm(np.linalg.pinv((jacobian @ free).T) @ free.T @ hessian @ free, 2)
 
 
 def violation_tolerance(found, rate):
@@ -164,14 +206,13 @@ def test_the_violation_is_within_the_methods_rate(problem_name, method_name):
 
 @pytest.mark.parametrize(("problem_name", "method_name"), CASES)
 def test_x_and_multipliers_come_to_the_known_ones(problem_name, method_name):
-    problem, x0, solution, found = solved(problem_name, method_name)
+    _, _, solution, found = solved(problem_name, method_name)
     rate = RATES[method_name]
-    within = STEPS**-rate.distance
-    scale = distance_scale(problem, x0, solution, rate.convex)
-    assert np.mean([distance(r.x, solution.x) for r in found]) <= scale * within
+    within = distance_scale(problem_name, rate.convex) * STEPS**-rate.distance
+    assert np.mean([distance(r.x, solution.x) for r in found]) <= within
     for name, expected in solution.multipliers.items():
         mean = np.mean([r.certificate.multipliers[name] for r in found], axis=0)
-        np.testing.assert_allclose(mean, expected, atol=2.0 * max(1.0, size(solution.multipliers)) * within)
+        np.testing.assert_allclose(mean, expected, rtol=0.0, atol=multiplier_sensitivity(problem_name) * within)
 
 
 def test_frank_wolfe_with_the_right_penalty_comes_to_the_solution():
@@ -186,18 +227,25 @@ def test_frank_wolfe_with_the_right_penalty_comes_to_the_solution():
 @pytest.mark.parametrize("method_name", ["SwitchingSubgradient", "CooperativeApproximation", "GradientDescentAscent"])
 @pytest.mark.parametrize("problem_name", ["l1_budget", "weighted_medians"])
 def test_the_objective_of_non_smooth_problems_is_within_the_rate(problem_name, method_name):
-    """Below the optimum by no more than multipliers times violation (convexity), above by no more than 10 K^(-1/2) of what
-    there was to gain.
+    """Below the optimum by no more than multipliers times violation (convexity), above by no more than C M D K^(-1/2).
+
+    M is the larger norm of the gradients of f and c at the start, D the distance to the solution, at least 1. Subgradient steps
+    η_t = D/(M√t) give Σ η_t (f(x_t) − f*) ≤ ½D² + ½M²Ση_t², and over the second half of K steps Ση_t = (2 − √2) D√K/M and
+    Ση_t² = log 2 · D²/M²: C = (1 + log 2)/(2(2 − √2)) = 1.45.
     """
-    _, _, solution, found = solved(problem_name, method_name)
+    problem, x0, solution, found = solved(problem_name, method_name)
     gaps = np.array([r.objective - solution.objective for r in found])
     certificates = [r.certificate for r in found]
     noise = np.array([2.0 * (c.objective.high - c.objective.value) for c in certificates]) + 1e-4
     weight = sum(np.sum(np.abs(m)) for m in solution.multipliers.values())
     allowed = np.array([weight * c.largest_violation.high for c in certificates])
     assert (gaps >= -allowed - noise).all()
-    to_gain = max(1.0, abs(found[0].history["objective"][0] - solution.objective))
-    assert gaps.mean() <= 10.0 * to_gain / np.sqrt(STEPS) + noise.max()
+    oracle, sample = exact(problem, x0)
+    start = Parameters(x0).start
+    steepness = max(np.linalg.norm(oracle.grad(start, sample)), np.linalg.norm(oracle.jac(start, sample)))
+    constant = (1.0 + np.log(2.0)) / (2.0 * (2.0 - np.sqrt(2.0)))
+    allowed_above = constant * steepness * max(1.0, distance(x0, solution.x)) / np.sqrt(STEPS)
+    assert gaps.mean() <= allowed_above + noise.max()
 
 
 @pytest.mark.parametrize("method_name", ["TruncatedMomentum", "GradientDescentAscent"])

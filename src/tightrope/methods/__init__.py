@@ -1,5 +1,6 @@
 """The methods: one algorithm, one file."""
 
+from .adaptive_penalty import AdaptivePenalty
 from .base import Accepts, Draw, Info, Method
 from .conservative_frank_wolfe import ConservativeFrankWolfe
 from .conservative_saddle import ConservativeSaddle
@@ -22,6 +23,7 @@ from .two_phase_momentum import TwoPhaseMomentum
 
 __all__ = [
     "Accepts",
+    "AdaptivePenalty",
     "ConservativeFrankWolfe",
     "ConservativeSaddle",
     "ConstraintExtrapolation",
@@ -46,6 +48,9 @@ __all__ = [
     "by_name",
     "every",
 ]
+
+OURS: tuple[type[Method], ...] = (AdaptivePenalty,)
+"""The default."""
 
 PAPERS: tuple[type[Method], ...] = (
     LinearizedALM,
@@ -75,14 +80,14 @@ COMPARED: tuple[type[Method], ...] = (
 
 
 def every() -> dict[str, type[Method]]:
-    """All methods, by name; those of the papers first.
+    """All methods, by name: the default, those of the papers, those they are compared with.
 
     Example:
         >>> import tightrope as tr
         >>> "TruncatedMomentum" in tr.methods.every()
         True
     """
-    return {cls.__name__: cls for cls in PAPERS + COMPARED}
+    return {cls.__name__: cls for cls in OURS + PAPERS + COMPARED}
 
 
 def by_name(name: str) -> type[Method]:

@@ -56,14 +56,15 @@ class Accepts(NamedTuple):
         equalities: 'any', 'affine' (linear and deterministic only) or 'none'.
         inequalities: whether it takes g(x) ≤ 0.
         stochastic: whether constraints may have data.
-        form: 'native' (rows c = 0 and g ≤ 0), 'slacks' (equalities only) or 'pairs' (inequalities only).
+        form: 'native' (rows c = 0 and g ≤ 0), 'slacks' (equalities only), 'pairs' (inequalities only) or 'ranges' (low ≤ h ≤
+            high).
         needs: what it asks of the set: 'projection', 'lmo', or 'everywhere': that X is the whole space.
     """
 
     equalities: Literal["any", "affine", "none"]
     inequalities: bool
     stochastic: bool
-    form: Literal["native", "slacks", "pairs"]
+    form: Literal["native", "slacks", "pairs", "ranges"]
     needs: Literal["projection", "lmo", "everywhere"]
 
 

@@ -65,6 +65,18 @@ class Decision(NamedTuple):
     worst: Float[Array, " rows"]
 
 
+def switching_roles(oracle: Oracle, values: str, value_batch: int | None) -> dict[str, int | None]:
+    """The subgradient's sample, and the one that decides unless all data do."""
+    few = all(isinstance(source, Dataset) and source.size <= FEW_ROWS for source in oracle.sources)
+    exact = values == "exact" or (values == "auto" and value_batch is None and few)
+    return {"subgradient": None} if exact else {"subgradient": None, "value": value_batch}
+
+
+def deciding_sample(oracle: Oracle, draw: Draw) -> Sample:
+    """The sample whose value of g decides: that of `switching_roles`, or all data."""
+    return draw.samples["value"] if "value" in draw.samples else oracle.everything()
+
+
 def decide(oracle: Oracle, x: Float[Array, " n"], deciding: Sample, tolerance: Array | float) -> Decision:
     """Which of f and g is to be stepped along at x, on the sample that decides."""
     rows = oracle.c(x, deciding)
@@ -188,12 +200,7 @@ class SwitchingSubgradient(Method):
         )
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return {"subgradient": None} | ({} if self._exact(oracle) else {"value": self.value_batch})
-
-    def _exact(self, oracle: Oracle) -> bool:
-        """Whether all data decide."""
-        few = all(isinstance(source, Dataset) and source.size <= FEW_ROWS for source in oracle.sources)
-        return self.values == "exact" or (self.values == "auto" and self.value_batch is None and few)
+        return switching_roles(oracle, self.values, self.value_batch)
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["subgradient"]
@@ -211,7 +218,7 @@ class SwitchingSubgradient(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["subgradient"]
         decay = jnp.sqrt(draw.k.astype(x.dtype)) if self._diminishing else 1.0  # k = t + 1
-        deciding = oracle.everything() if self._exact(oracle) else draw.samples["value"]
+        deciding = deciding_sample(oracle, draw)
         tolerance = 0.0 if self.rule == "strongly_convex" else self.tolerance / decay
         decision = decide(oracle, x, deciding, tolerance)
         direction = subgradient(oracle, x, sample, decision)

@@ -1,0 +1,507 @@
+r"""The default method: an exact penalty with quasi-Newton steps that measures everything it needs (ours).
+
+min F(x), low ≤ h(x) ≤ high, x in X, through F(x) + Σ ρ_i dist(h_i(x), [low_i, high_i]), which for ρ large enough has the
+same solutions. One loop, with estimates v, ĥ, Ĵ of ∇F, h and the Jacobian at x:
+
+    correct     v ← v + a (∇f(x, ξ) − v), ĥ and Ĵ likewise          a = e/(e + s): error of the estimate, noise of a sample
+    step        d = argmin vᵀd + ½ dᵀMd + Σ ρ_i dist(ĥ_i + Ĵ_i d, [low_i, high_i]) over x + d in X          multipliers y
+    steer       ρ_i ← 4ρ_i where |y_i| = ρ_i and d takes away less than a share of the violation that a step of its length can
+    bend back   x⁺ = x + d − M⁻¹Ĵᵀq, with q such that the rows that d holds at an end of their range stay there; only
+                where constraints are deterministic
+    judge       r = (decrease seen) / (decrease foreseen), on ξ at both points; x⁺ is refused where r ≤ 0.1
+    learn       σ, larger where r is small and smaller where it is large; M from the change of the Lagrangian's gradient
+    carry over  v ← v + ∇f(x⁺, ξ) − ∇f(x, ξ), Ĵ likewise, ĥ ← ĥ + ½(Ĵ + Ĵ⁺)d + what the sample's h differs from that
+
+M is the limited-memory BFGS matrix of the Lagrangian, damped by σ (see `metric`). Its least damping is √(T q/w): with q the
+mean square of the noise in changes of the gradient for a step of length one and T the steps that an estimate remembers, the
+errors that T steps leave behind are then at most a share w of the square of the gradient that made them. So steps shrink when
+noise, and not curvature, limits them. s and q come from the two halves of each sample.
+
+Finite data of up to MODEST rows are passed over in full every N/b steps, which sets the errors to zero.
+
+On a set X the step is found twice: with (δ + σ)I for M, exactly, by `range_multipliers_on_set`; then with M itself on the
+face of X where that one ends, if that stays in X.
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| v, ĥ, Ĵ | `estimates` | σ | `damping` |
+| s, e, q | `noise`: `sample`, `error`, `change` | ρ, y | `penalty`, `multipliers` |
+| share, w | `steering`, `wobble` | T | `memory` |
+
+What is proved and what is not: docs/adaptive-penalty.md.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..data import Dataset
+from ..metric import Metric, Pairs, metric, no_pairs, with_pair
+from ..oracle import Oracle, Sample
+from ..subproblems import held_multipliers, range_multipliers, range_multipliers_on_set
+from .base import Accepts, Draw, Hyper, Info, Method, hyper
+
+PAIRS = 10
+"""Pairs of the metric."""
+MODEST = 2**20
+"""Data with at most this many rows are passed over in full."""
+RAISE, RAISES = 4.0, 6
+"""The factor by which a penalty is raised, and the most subproblems that a step solves to steer."""
+FACES = 4
+"""Faces of a set on which a quasi-Newton step is tried."""
+REFUSED, POOR, GOOD = 0.1, 0.4, 0.75
+"""Ratios of decrease below which a step is refused, below which σ grows and above which it falls."""
+REMEMBERED = 20
+"""Steps that running means of noise go back."""
+
+
+class Estimates(NamedTuple):
+    """Of the objective's gradient, the rows and their Jacobian; or of what belongs to each."""
+
+    gradient: Float[Array, " n"]
+    value: Float[Array, " rows"]
+    jacobian: Float[Array, "rows n"]
+
+
+class Noise(NamedTuple):
+    """Mean squares of a sample's noise, of an estimate's error, and of the noise in changes over a step of length one."""
+
+    sample: Float[Array, ""]
+    error: Float[Array, ""]
+    change: Float[Array, ""]
+
+
+class State(NamedTuple):
+    """What the next step needs; `row_size` is the largest norm seen of each row's gradient."""
+
+    x: Float[Array, " n"]
+    estimates: Estimates
+    noise: tuple[Noise, Noise, Noise]
+    pairs: Pairs
+    damping: Float[Array, ""]
+    penalty: Float[Array, " rows"]
+    multipliers: Float[Array, " rows"]
+    row_size: Float[Array, " rows"]
+    stuck: Bool[Array, ""]
+    refused: Int[Array, ""]
+
+
+class Face(NamedTuple):
+    """The subproblem on a face of X: the step is `fixed`, which the face dictates, and −M⁻¹ times a sum of `vectors`.
+
+    The vectors are v and the rows of J along the face, `inner` their products in M⁻¹, `value` the rows after `fixed`.
+    """
+
+    metric: Metric
+    vectors: Float[Array, "1+rows n"]
+    seen: Float[Array, "1+rows two_pairs"]
+    inner: Float[Array, "1+rows 1+rows"]
+    fixed: Float[Array, " n"]
+    value: Float[Array, " rows"]
+
+    def step(self, weights: Float[Array, " 1+rows"]) -> Float[Array, " n"]:
+        """−M⁻¹ times the sum of the vectors with these weights."""
+        return -self.metric.times(weights, self.vectors, self.seen)
+
+    def end(self, weights: Float[Array, " 1+rows"]) -> Float[Array, " rows"]:
+        """Where the linearised rows end up."""
+        return self.value - self.inner[1:] @ weights
+
+
+class Steering(NamedTuple):
+    """The penalties on the way: first a step that only restores feasibility, then steps with ever larger penalties.
+
+    Of the restoring step: what it does to the rows, its square in the metric, and whether it is hopeless.
+    """
+
+    penalty: Float[Array, " rows"]
+    multipliers: Float[Array, " rows"]
+    change: Float[Array, " rows"]
+    square: Float[Array, ""]
+    hopeless: Bool[Array, ""]
+    restored: Bool[Array, ""]
+    going: Bool[Array, ""]
+    rounds: Int[Array, ""]
+
+
+class AdaptivePenalty(Method):
+    """Exact penalty, quasi-Newton, nothing to tune: penalties, step lengths and averaging follow from what is measured.
+
+    Args:
+        steering: the share of the violation a step could take away that it must take away.
+        wobble: how large errors left behind by noisy changes may be, as a share of the gradient's square.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
+        >>> result = tr.solve(problem, jnp.array([1.0, 0.0]), tr.methods.AdaptivePenalty(), steps=100)
+        >>> bool(abs(result.x @ result.x - 1.0) < 1e-5), round(result.multipliers["circle"], 3)
+        (True, 1.828)
+    """
+
+    steering: Hyper = hyper(0.3, high=1.0)
+    wobble: Hyper = hyper(0.25)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
+    reference: ClassVar[str] = "ours, after Cui et al. 2025 and Lu et al. 2024"
+    guarantee: ClassVar[str] = (
+        "descent on the exact penalty function where nothing is noisy; see docs/adaptive-penalty.md"
+    )
+    cost: ClassVar[str] = "2 ∇f, 2 J (deterministic: 1 each), 1 c; finite data: a full pass every N/b steps"
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        """One sample, of an even number of rows: its halves show the noise."""
+        sizes = [source.batch_size for source in oracle.sources]
+        return {"step": None if all(size % 2 == 0 for size in sizes) else (max(sizes) + 1) // 2 * 2}
+
+    # ------------------------------------------------------------------ the start
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        sample = oracle.everything() if _period(oracle) else draw.samples["step"]
+        estimates = _at(oracle, x, sample)
+        v, h, J = estimates
+        size = jnp.linalg.norm(J, axis=1)
+        scale = 1.0 / _positive(size)
+        unit = J * scale[:, None]
+        ridge = 1e-3 * jnp.eye(h.size, dtype=x.dtype)
+        multipliers = -jnp.linalg.solve(unit @ unit.T + ridge, unit @ v) * scale if h.size else h
+        speed = jnp.linalg.norm(v)
+
+        def slope(y: Float[Array, " n"]) -> Float[Array, ""]:
+            """Of the Lagrangian along v."""
+            return v @ (oracle.grad(y, sample) + oracle.vjp(y, sample)[1](multipliers))
+
+        bend = jnp.linalg.norm(jax.grad(slope)(x)) / _positive(speed)
+        restore = jnp.linalg.norm(_outside(h, oracle) * scale)
+        length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
+        curvature = jnp.where(bend > 0, bend, _positive(speed / length))
+        noise = jax.tree.map(_spread, _halves(oracle, x, draw.samples["step"]))
+        error = 0.0 if _period(oracle) else 1.0
+        return State(
+            x,
+            estimates,
+            noise=tuple(Noise(spread, error * spread, jnp.zeros((), x.dtype)) for spread in noise),  # pyright: ignore
+            pairs=no_pairs(PAIRS, x, curvature),
+            damping=curvature,
+            penalty=jnp.maximum(2.0 * jnp.abs(multipliers), 0.1 * _positive(speed) * scale),
+            multipliers=oracle.multipliers,
+            row_size=size,
+            stuck=jnp.bool_(False),
+            refused=jnp.int32(0),
+        )
+
+    # ------------------------------------------------------------------ a step
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        x, sample, exact = state.x, draw.samples["step"], not oracle.stochastic_constraints
+        state, here, info = _correct(oracle, state, draw)
+        state = state._replace(damping=jnp.maximum(state.damping, self._least_damping(oracle, state)))
+        v, h, J = state.estimates
+        face, steering = self._subproblem(oracle, state)
+        penalty, y = steering.penalty, steering.multipliers
+        weights = _weights(y)
+        square = weights @ face.inner @ weights
+        new = x + face.fixed + face.step(weights)
+        foreseen = _decrease(oracle, state, penalty, new - x, face.end(weights))
+        foreseen = foreseen - 0.5 * (square + (state.pairs.curvature + state.damping) * face.fixed @ face.fixed)
+        if exact and h.size:
+            new = new + _bend_back(oracle, face, oracle.c(new, sample), penalty, y, square)
+        new = new if oracle.whole_space else oracle.project(new)
+        move, there = new - x, _halves(oracle, new, sample)
+        changes = jax.tree.map(jnp.subtract, there, here)
+        (_, old_h, old_J), (_, new_h, new_J), (change, _, turn) = (_mean(a) for a in (here, there, changes))
+        J_there = new_J if exact else J + turn
+        h_there = new_h if exact else h + 0.5 * (J + J_there) @ move + new_h - old_h - 0.5 * (old_J + new_J) @ move
+        seen = _decrease(oracle, state, penalty, move, h_there) - jnp.maximum(0.5 * move @ change, 0.0)
+        rounding = _rounding(state, penalty, move)
+        finite = jnp.isfinite(seen + jnp.sum(change) + jnp.sum(turn))
+        ratio = jnp.where(finite & (foreseen > -rounding), (seen + rounding) / (foreseen + rounding), -1.0)
+        accept = ratio > REFUSED
+        needed = jnp.where(finite, 2.0 * (foreseen - seen) / _positive(move @ move), jnp.inf)
+        pairs = with_pair(state.pairs, move, change + turn.T @ y)
+        damping = _damping(state, ratio, needed)
+        x, estimates = jax.tree.map(
+            lambda a, b: jnp.where(accept, a, b),
+            (new, Estimates(v + change, h_there, J_there)),
+            (x, state.estimates),
+        )
+        row_size = jnp.maximum(state.row_size, jnp.linalg.norm(new_J, axis=1))
+        state = State(
+            x,
+            estimates,
+            noise=_drift(state.noise, changes, y, move, accept, finite, draw.k),
+            pairs=pairs,
+            damping=jnp.maximum(damping, 1e-6 * pairs.curvature),
+            penalty=penalty,
+            multipliers=y,
+            row_size=jnp.where(finite, row_size, state.row_size),
+            stuck=steering.hopeless,
+            refused=state.refused + ~accept,
+        )
+        return state, info
+
+    def _least_damping(self, oracle: Oracle, state: State) -> Float[Array, ""]:
+        """√(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
+        gradient = state.noise[0]
+        memory = _period(oracle) or (gradient.error + gradient.sample) / _positive(gradient.error)
+        return jnp.sqrt(memory * gradient.change / self.wobble)
+
+    # ------------------------------------------------------------------ the subproblem
+
+    def _subproblem(self, oracle: Oracle, state: State) -> tuple[Face, Steering]:
+        """The face of X that the step ends in, and its penalties and multipliers."""
+        v, h, J = state.estimates
+        whole = _face(state.pairs, state.damping, jnp.concatenate([v[None], J]), jnp.zeros_like(v), h)
+        steering = self._steer(oracle, state, whole)
+        return (whole, steering) if oracle.whole_space else _on_set(oracle, state, steering)
+
+    def _steer(self, oracle: Oracle, state: State, whole: Face) -> Steering:
+        """The penalties, each raised while it holds a step back from the violation that it could take away."""
+        (v, h, J), x, curvature = state.estimates, state.x, state.pairs.curvature + state.damping
+        low, high, before = oracle.rows.low, oracle.rows.high, _outside(h, oracle)
+        rounding = 100 * jnp.finfo(x.dtype).eps * jnp.abs(h)
+        violated = jnp.any(before > rounding)
+        size = _positive(jnp.linalg.norm(J, axis=1))
+        steep = jnp.finfo(x.dtype).eps ** -0.5 * curvature * jnp.max(before / size, initial=0.0) / size
+        share = 1.0 / _positive(state.row_size)
+
+        def solve(weight: Array, penalty: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+            """With weight · v for the gradient: multipliers, end of the rows, square of the step in the metric, length."""
+            if oracle.whole_space:
+                reach = h - weight * whole.inner[1:, 0]
+                y = range_multipliers(whole.inner[1:, 1:], reach, low, high, penalty, y)
+                weights = _weights(y, weight)
+                square = weights @ whole.inner @ weights
+                return y, whole.end(weights), square, jnp.sqrt(jnp.maximum(square / curvature, 0.0))
+            y = range_multipliers_on_set(weight * v, h, J, low, high, penalty, 1.0 / curvature, x, oracle.project, y)
+            d = oracle.project(x - (weight * v + y @ J) / curvature) - x
+            return y, h + J @ d, curvature * d @ d, jnp.linalg.norm(d)
+
+        def again(c: Steering) -> Steering:
+            restoring = ~c.restored
+            penalty = jnp.where(restoring, steep, c.penalty)
+            y, end, square, length = solve(jnp.where(restoring, 0.0, 1.0).astype(x.dtype), penalty, c.multipliers)
+            as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, v @ v / curvature) / _positive(c.square)))
+            possible = penalty @ (before - _outside(h + as_far * c.change, oracle))
+            gained = penalty @ (before - _outside(end, oracle))
+            short = gained < self.steering * possible - penalty @ rounding
+            raises = short & (jnp.abs(y) >= penalty) & ~restoring
+            reach = jnp.minimum(1.0, jnp.maximum(1.0, jnp.linalg.norm(x)) / _positive(length))
+            left = share @ _outside(h + reach * (end - h), oracle)
+            return Steering(
+                penalty=jnp.where(restoring, c.penalty, jnp.where(raises, RAISE * penalty, penalty)),
+                multipliers=jnp.where(restoring, state.multipliers, y),
+                change=jnp.where(restoring, end - h, c.change),
+                square=jnp.where(restoring, square, c.square),
+                hopeless=jnp.where(restoring, left > 0.99 * (share @ before), c.hopeless),
+                restored=jnp.bool_(True),
+                going=restoring | jnp.any(raises),
+                rounds=c.rounds + 1,
+            )
+
+        start = Steering(
+            penalty=state.penalty,
+            multipliers=jnp.where(violated, 0.0, state.multipliers),
+            change=jnp.zeros_like(h),
+            square=jnp.ones((), x.dtype),
+            hopeless=jnp.bool_(False),
+            restored=~violated,
+            going=jnp.bool_(True),
+            rounds=jnp.int32(0),
+        )
+        if not h.size:
+            return start
+        return jax.lax.while_loop(lambda c: c.going & (c.rounds < RAISES), again, start)
+
+    # ------------------------------------------------------------------ the answer
+
+    def multipliers(self, state: State) -> Float[Array, " rows"]:
+        return state.multipliers
+
+    def conclusion(self, state: State) -> Literal["converged", "infeasible"] | None:
+        return "infeasible" if state.stuck else None
+
+    def remark(self, state: State) -> str | None:
+        return f"{int(state.refused):,} steps were refused" if state.refused else None
+
+
+# ---------------------------------------------------------------------- samples and their noise
+
+
+def _at(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Estimates:
+    """What a sample says at x."""
+    value, pullback = oracle.vjp(x, sample)
+    return Estimates(oracle.grad(x, sample), value, jax.vmap(pullback)(jnp.eye(value.size, dtype=x.dtype)))
+
+
+def _halves(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Estimates:
+    """What the two halves of a sample say at x, stacked."""
+    if not oracle.sources:
+        return jax.tree.map(lambda a: jnp.stack([a, a]), _at(oracle, x, sample))
+    halves = jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), sample)
+    return jax.vmap(lambda half: _at(oracle, x, half))(halves)
+
+
+def _mean(halves: Estimates) -> Estimates:
+    return jax.tree.map(lambda a: 0.5 * (a[0] + a[1]), halves)
+
+
+def _spread(halves: Float[Array, 2 * shape]) -> Float[Array, ""]:
+    """The square of the noise of a sample, from its halves."""
+    return 0.25 * jnp.sum((halves[0] - halves[1]) ** 2)
+
+
+def _smooth(old: Array, new: Array, k: Int[Array, ""]) -> Array:
+    """A running mean over the last REMEMBERED steps or so."""
+    return old + jnp.maximum(1.0 / REMEMBERED, 1.0 / (k + 1.0)).astype(old.dtype) * (new - old)
+
+
+def _period(oracle: Oracle) -> int | None:
+    """Steps between full passes; None where there is data that cannot, or should not, be passed over in full."""
+    if not oracle.sources or not all(isinstance(s, Dataset) and s.size <= MODEST for s in oracle.sources):
+        return None
+    return max(-(-s.size // s.batch_size) for s in oracle.sources if isinstance(s, Dataset))
+
+
+def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates, Info]:
+    """The state with its estimates corrected by the step's sample, what the sample's halves say at x, and the cost."""
+    x, sample, estimates, noise = state.x, draw.samples["step"], state.estimates, state.noise
+    if not oracle.sources:
+        return state, jax.tree.map(lambda a: jnp.stack([a, a]), estimates), Info(1, 2, 1)
+    halves = _halves(oracle, x, sample)
+    rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, _period(oracle)
+    if period:
+        everything = oracle.everything()
+        restarts = (draw.k - 1) % period == 0
+        estimates = jax.lax.cond(restarts, lambda: _at(oracle, x, everything), lambda: estimates)
+        noise = tuple(n._replace(error=jnp.where(restarts, 0.0, n.error)) for n in noise)
+        passes = restarts.astype(jnp.int32)
+        rows += passes * oracle.count(everything, objective=True, constraints=True)
+    spreads = [_smooth(n.sample, _spread(a), draw.k) for n, a in zip(noise, halves, strict=True)]
+    gains = [jnp.where(s > 0, n.error / _positive(n.error + s), 1.0) for n, s in zip(noise, spreads, strict=True)]
+    noise = tuple(Noise(s, (1.0 - a) * n.error, n.change) for n, s, a in zip(noise, spreads, gains, strict=True))
+    estimates = [old + a * (new - old) for old, a, new in zip(estimates, gains, _mean(halves), strict=True)]
+    state = state._replace(estimates=Estimates(*estimates), noise=noise)
+    values = 2 if oracle.stochastic_constraints else 3
+    return state, halves, Info(2 + passes, values + passes, 2 + passes, rows)
+
+
+def _drift(
+    noise: tuple[Noise, Noise, Noise],
+    changes: Estimates,
+    y: Float[Array, " rows"],
+    move: Float[Array, " n"],
+    accept: Bool[Array, ""],
+    finite: Bool[Array, ""],
+    k: Int[Array, ""],
+) -> tuple[Noise, Noise, Noise]:
+    """The noise after a step: what its change, seen on a sample, has added to the errors."""
+    square = move @ move
+    known, walked = finite & (square > 0), jnp.where(accept, square, 0.0)
+    lagrangian = changes.gradient + jnp.einsum("m,hmn->hn", y, changes.jacobian)
+
+    def after(old: Noise, halves: Array) -> Noise:
+        change = jnp.where(known, _smooth(old.change, _spread(halves) / _positive(square), k), old.change)
+        return old._replace(change=change, error=old.error + change * walked)
+
+    gradient, value, jacobian = noise
+    value = value._replace(error=value.error + jacobian.error * walked)
+    return after(gradient, lagrangian), value, after(jacobian, changes.jacobian)
+
+
+# ---------------------------------------------------------------------- parts of the subproblem
+
+
+def _face(
+    pairs: Pairs, damping: Array, vectors: Float[Array, "1+rows n"], fixed: Float[Array, " n"], value: Array
+) -> Face:
+    m = metric(pairs, damping)
+    inner, seen = m.inner(vectors)
+    return Face(m, vectors, seen, inner, fixed, value)
+
+
+def _on_set(oracle: Oracle, state: State, steering: Steering) -> tuple[Face, Steering]:
+    """The face where the plain step ends, with the metric, if its step stays in X; else without."""
+    (v, h, J), x, pairs = state.estimates, state.x, state.pairs
+    vectors = jnp.concatenate([v[None], J])
+    plain = x - (v + steering.multipliers @ J) / (pairs.curvature + state.damping)
+
+    def face_at(q: Array, bent: Array) -> tuple[Face, Array]:
+        """The face of X nearest to q, with the metric where `bent`, and the normal that leads from it to q."""
+        p, tangent = jax.linearize(oracle.project, q)
+        along = jax.vmap(tangent)
+        fixed = p - x - tangent(p - x)
+        flat = pairs._replace(steps=jnp.where(bent, along(pairs.steps), 0.0), changes=along(pairs.changes))
+        return _face(flat, state.damping, along(vectors), fixed, h + J @ fixed), q - p
+
+    def again(carry: tuple[Array, Array, Face, Array, Array]) -> tuple[Array, Array, Face, Array, Array]:
+        q, y, _, _, count = carry
+        bent = count < FACES
+        face, normal = face_at(q, bent)
+        gram, reach = face.inner[1:, 1:], face.value - face.inner[1:, 0]
+        if h.size:
+            y = range_multipliers(gram, reach, oracle.rows.low, oracle.rows.high, steering.penalty, y)
+        y = jnp.where(bent, y, steering.multipliers)
+        goal = x + face.fixed + face.step(_weights(y))
+        off = jnp.linalg.norm(oracle.project(goal) - goal) > 1e-6 * jnp.linalg.norm(goal - x)
+        return jnp.where(count + 1 < FACES, goal + normal, plain), y, face, off & bent, count + 1
+
+    shape = jax.eval_shape(lambda: face_at(plain, jnp.bool_(True))[0])
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shape)
+    start = (plain, steering.multipliers, nothing, jnp.bool_(True), jnp.int32(0))
+    _, y, face, _, _ = jax.lax.while_loop(lambda c: c[3], again, start)
+    return face, steering._replace(multipliers=y)
+
+
+def _bend_back(
+    oracle: Oracle, face: Face, reached: Array, penalty: Array, y: Array, square: Array
+) -> Float[Array, " n"]:
+    """The step that takes back the rows which the step was to hold at an end of their range; none where it is long."""
+    held = (y != 0) & (jnp.abs(y) < penalty)
+    miss = jnp.where(held, reached - jnp.where(y > 0, oracle.rows.high, oracle.rows.low), 0.0)
+    gram = face.inner[1:, 1:]
+    q = held_multipliers(gram, jnp.where(jnp.isfinite(miss), miss, 0.0), held)
+    return face.step(_weights(jnp.where(q @ gram @ q <= 0.25 * square, q, 0.0), jnp.zeros((), q.dtype)))
+
+
+# ---------------------------------------------------------------------- the judgement
+
+
+def _decrease(oracle: Oracle, state: State, penalty: Array, move: Array, end: Array) -> Float[Array, ""]:
+    """By how much the penalty function falls where the objective is linear and the rows end there."""
+    v, h, _ = state.estimates
+    return penalty @ (_outside(h, oracle) - _outside(end, oracle)) - v @ move
+
+
+def _rounding(state: State, penalty: Array, move: Array) -> Float[Array, ""]:
+    """What rounding may do to a decrease."""
+    (v, h, _), size = state.estimates, jnp.linalg.norm(state.x)
+    rows = penalty @ (jnp.abs(h) + state.row_size * size)
+    return 10 * jnp.finfo(move.dtype).eps * (jnp.linalg.norm(v) * (size + jnp.linalg.norm(move)) + rows)
+
+
+def _damping(state: State, ratio: Array, needed: Array) -> Float[Array, ""]:
+    """σ after a step whose decrease was this share of what was foreseen; `needed` would have foreseen it."""
+    sigma, curvature = state.damping, state.pairs.curvature
+    taken = jnp.where(ratio > GOOD, 0.3 * sigma, jnp.where(ratio < POOR, 1.5 * sigma, sigma))
+    refused = jnp.clip(needed, 2.0 * sigma, 10.0 * jnp.maximum(sigma, curvature))
+    return jnp.where(ratio > REFUSED, taken, jnp.minimum(refused, 1e12 * curvature))
+
+
+def _outside(rows: Float[Array, " rows"], oracle: Oracle) -> Float[Array, " rows"]:
+    """How far each row is outside its range."""
+    return jnp.maximum(rows - oracle.rows.high, 0.0) + jnp.maximum(oracle.rows.low - rows, 0.0)
+
+
+def _weights(y: Float[Array, " rows"], first: Array | float = 1.0) -> Float[Array, " 1+rows"]:
+    """The weight of the gradient, then those of the rows."""
+    return jnp.concatenate([jnp.asarray(first, y.dtype)[None], y])
+
+
+def _positive(number: Array) -> Array:
+    """The number where it is above zero, else 1."""
+    return jnp.where(number > 0, number, 1.0)

@@ -1,0 +1,101 @@
+"""The default solves what it is given, with nothing tuned: in any units, noisy or not, and says where there is no answer.
+
+With FULL=1 every infeasible problem of the zoo is tried; the classical programs at full size are a benchmark
+(benchmarks/defaults.py).
+"""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tightrope as tr
+
+FULL = bool(os.environ.get("FULL"))
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def in_units(objective=1.0, circle=1.0, line=1.0, x=1.0):
+    """A noisy problem with an equation and an inequality, both active, in other units; at x0 nothing is zero."""
+    noise = tr.Sampler(lambda key, n: 0.1 * jax.random.normal(key, (n, 3)), batch_size=2)
+
+    def height(z, batch):
+        w = z / x
+        return objective * (w[0] ** 2 + 3.0 * w[1] ** 2 + jnp.exp(0.3 * w[2]) + jnp.mean(batch, 0) @ w)
+
+    constraints = [
+        tr.equals(lambda z: circle * jnp.sum((z / x) ** 2), 4.0 * circle, name="circle"),
+        tr.at_least(lambda z: line * jnp.sum(z / x), 2.5 * line, name="line"),
+    ]
+    return tr.Problem(height, constraints, data=noise), jnp.array([2.0, 1.0, 0.5]) * x
+
+
+@pytest.fixture(scope="module")
+def usual():
+    with jax.enable_x64(True):
+        return solved()
+
+
+def solved(**units):
+    problem, x0 = in_units(**units)
+    return tr.solve(problem, x0, steps=150, seed=1)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e4])
+@pytest.mark.parametrize("unit", ["objective", "circle", "line", "x"])
+def test_units_do_not_matter(unit, factor, usual):
+    other = solved(**{unit: factor})
+    scale = factor if unit == "x" else 1.0
+    np.testing.assert_allclose(other.x / scale, usual.x, rtol=1e-5)
+    for name, multiplier in usual.multipliers.items():
+        expected = multiplier * (factor if unit == "objective" else 1.0) / (factor if unit == name else 1.0)
+        np.testing.assert_allclose(other.multipliers[name], expected, rtol=1e-2)
+
+
+INFEASIBLE = ["no_real_root", "sum_outside_box", "noisy_disc", "recall_in_ball"]
+
+
+@pytest.mark.parametrize("name", list(tr.zoo.infeasible.every()) if FULL else INFEASIBLE)
+def test_what_has_no_feasible_point_is_called_infeasible(name):
+    problem, x0, _ = tr.zoo.infeasible.every()[name]()
+    result = tr.solve(problem, x0, steps=1000)
+    assert result.status == "infeasible"
+    assert result.certificate.verdict == "infeasible"
+    assert "cannot be met" in result.message
+
+
+@pytest.mark.parametrize("name", ["noisy_fall", "fall_in_orthant"])
+def test_what_falls_without_end_is_called_unbounded(name):
+    problem, x0, _ = tr.zoo.infeasible.unbounded()[name]()
+    result = tr.solve(problem, x0, steps=1000)
+    assert result.status == "unbounded"
+    assert "without end" in result.message
+
+
+@pytest.mark.parametrize("name", ["hs7", "hs56", "hs71", "hs74", "hs114", "maratos"])
+def test_classical_programs_are_solved_from_noisy_gradients(name):
+    """Feasible to 1e-4 and within 1% of the published optimum from gradients with noise of variance 0.01, on five seeds."""
+    problem, x0, solution = tr.zoo.hs.every()[name](noise=1e-2)
+    for result in tr.sweep(problem, x0, tr.methods.AdaptivePenalty(), steps=1000, seeds=5).results:
+        assert result.status == "budget"
+        assert result.violation <= 1e-4
+        assert result.objective == pytest.approx(solution.objective, rel=1e-2)
+
+
+def test_finite_data_are_solved_to_the_optimum_of_all_rows():
+    """N = 20,000, d = 100, batch 64, ten epochs: f − f* ≤ 1e-4 f* at a violation of at most 1e-4."""
+    problem, x0, _ = tr.zoo.learning.finite_logistic()
+    result = tr.solve(problem, x0, steps=1560, record=1560)
+    assert result.samples <= 10.01 * 20_000
+    assert result.violation <= 1e-4
+    assert result.objective <= 0.5141647 * (1 + 1e-4)
+    assert result.stationarity <= 1e-3

@@ -1,0 +1,58 @@
+"""method=None: which method is chosen, and that the reason is told."""
+
+from __future__ import annotations
+
+import logging
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tightrope as tr
+from tightrope.auto import MANY_NUMBERS, MANY_ROWS, choose
+from tightrope.testing import OnlyMinimised
+
+
+def distance(x):
+    return jnp.sum((x - 2.0) ** 2)
+
+
+def rows(count):
+    return tr.at_most(lambda x: jnp.sum(x) * jnp.ones(count), 1.0, name="rows")
+
+
+def flat(count):
+    return tr.affine(lambda x: jnp.diff(x), np.zeros(count), name="flat")
+
+
+CASES = {
+    "no constraints": (tr.Problem(distance), [], 4, "AdaptivePenalty", "without constraints"),
+    "deterministic": (tr.Problem(distance, rows(3)), [3], 4, "AdaptivePenalty", "3 deterministic constraints"),
+    "kinks": (tr.Problem(distance, rows(1), smooth=False), [1], 4, "AdaptivePenalty", "non-smooth problem with 1 "),
+    "many rows": (tr.Problem(distance, rows(MANY_ROWS + 1)), [MANY_ROWS + 1], 4, "GradientDescentAscent", "201"),
+    "as many as allowed": (tr.Problem(distance, rows(MANY_ROWS)), [MANY_ROWS], 4, "AdaptivePenalty", "200"),
+    "a large Jacobian": (tr.Problem(distance, rows(2)), [2], MANY_NUMBERS, "GradientDescentAscent", "parameters"),
+    "many linear equations": (tr.Problem(distance, flat(999)), [999], 1000, "LinearizedALM", "999"),
+    "no projection": (
+        tr.Problem(distance, rows(1), domain=OnlyMinimised()),
+        [1],
+        4,
+        "ConservativeFrankWolfe",
+        "no projection",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_structure_decides(case):
+    problem, sizes, parameters, expected, words = CASES[case]
+    method, reason = choose(problem, sizes, parameters)
+    assert type(method).__name__ == expected
+    assert words in reason
+
+
+def test_solve_tells_the_reason_in_the_message_and_the_log(caplog):
+    with caplog.at_level(logging.INFO, logger="tightrope"):
+        result = tr.solve(tr.Problem(distance, rows(1)), jnp.zeros(2), steps=20)
+    assert "AdaptivePenalty was chosen: a smooth problem with 1 deterministic constraint" in result.message
+    assert "1 deterministic constraint" in caplog.text
