@@ -122,3 +122,13 @@ def test_a_warm_start_begins_with_its_multipliers():
     path, expected, _ = both((0.3, 0.1, 0.7, -0.2))
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose([state.multipliers for state in path.states], expected.y, rtol=1e-9, atol=1e-12)
+
+
+def test_noise_that_does_not_show_at_the_start_shortens_the_dual_steps():
+    """At x = 0 every sample of c·x is 0: the noise is in the Jacobian."""
+    made = make_problem(tr.domains.L2Ball(RADIUS), plane=False)
+    found = [
+        tr.solve(made, np.zeros(3), ConstraintExtrapolation(), steps=steps).settings["dual_step_size"]
+        for steps in (1000, 4000)
+    ]
+    np.testing.assert_allclose(found[0] / found[1], 4**1.5, rtol=1e-5)

@@ -9,6 +9,7 @@ from convex_by_hand import (
     ROW_BATCH,
     SIZES_WITH_PLANE,
     START,
+    M,
     ball,
     drawn,
     gradient,
@@ -117,3 +118,13 @@ def test_the_value_and_the_subgradient_have_independent_samples():
     assert independent(path)
     same = algorithm(START, drawn(path, "subgradient")[1], *drawn(path, "subgradient"))
     assert not np.allclose(same.x, expected.x), "one sample for both would give the same iterates: this proves nothing"
+
+
+def test_all_data_decide_where_they_are_few_and_no_batch_is_given():
+    method = CooperativeApproximation(step_size=STEP_SIZE, tolerance=TOLERANCE)
+    path = drive(problem(), START, method, sizes=SIZES_WITH_PLANE, steps=T, seed=2)
+    assert set(path.samples) == {"subgradient"}
+    expected = algorithm(START, [np.arange(M)] * T, *drawn(path, "subgradient"))
+    np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
+    assert 8 < expected.along_f.sum() < T - 8
+    assert {info.samples for info in path.infos if info.objective_gradients == 1} == {M + BATCH}

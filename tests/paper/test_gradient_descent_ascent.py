@@ -40,6 +40,15 @@ class Adam:
         return (self.first / (1 - 0.9**self.t)) / (np.sqrt(self.second / (1 - 0.999**self.t)) + 1e-8)
 
 
+class OneScale(Adam):
+    """The same with the mean of the second moments for all coordinates."""
+
+    def direction(self, gradient: np.ndarray) -> np.ndarray:
+        super().direction(gradient)
+        scale = np.sqrt(np.mean(self.second) / (1 - 0.999**self.t)) + 1e-8
+        return self.first / (1 - 0.9**self.t) / scale
+
+
 class Transcribed(NamedTuple):
     x: np.ndarray
     multipliers: np.ndarray
@@ -47,7 +56,17 @@ class Transcribed(NamedTuple):
     projections: int
 
 
-def rule(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, samples: list) -> Transcribed:
+def in_box(x: np.ndarray) -> np.ndarray:
+    return np.clip(x, *BOX)
+
+
+def in_ball(x: np.ndarray) -> np.ndarray:
+    return x * min(1.0, RADIUS / np.sqrt(x @ x))
+
+
+def rule(
+    primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, samples: list, project: Callable = in_box
+) -> Transcribed:
     """Descent in x and ascent in λ at once, from λ = 0; the first row is an equality, the others inequalities."""
     multipliers = np.zeros(4)
     path, duals, cuts, projections = [x], [multipliers], 0, 0
@@ -58,7 +77,7 @@ def rule(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, sa
         climbed = multipliers + sigma * k**-decay * dual.direction(c)
         cuts += int(np.any(climbed[1:] < 0))
         multipliers = np.array([climbed[0], *(max(m, 0.0) for m in climbed[1:])])
-        x = np.clip(moved, *BOX)
+        x = project(moved)
         projections += int(np.any(x != moved))
         path.append(x)
         duals.append(multipliers)
@@ -116,14 +135,14 @@ def extragradient(primal, dual, eta: float, sigma: float, decay: float, x: np.nd
 
 # ---- a problem with an equality, a band and a floor, all random ------------------------------------------------------------
 
-N, DIM, BATCH, BOX = 40, 3, 3, (-0.9, 0.8)
+N, DIM, BATCH, BOX, RADIUS = 40, 3, 3, (-0.9, 0.8), 0.8
 RNG = np.random.default_rng(21)
 A, B, C = RNG.normal(size=(N, DIM)), RNG.normal(size=N), RNG.normal(size=(N, DIM))
 X1 = np.array([0.5, -0.2, 0.3])
 
 
 @functools.cache
-def problem() -> tr.Problem:
+def problem(kind: str = "box") -> tr.Problem:
     data = tr.Dataset({"a": A, "b": B, "c": C}, batch_size=BATCH)
     constraints = [
         tr.equals(lambda x, batch: jnp.mean((batch["c"] @ x) ** 2), 0.4, data=data, name="energy"),
@@ -131,7 +150,8 @@ def problem() -> tr.Problem:
         tr.at_least(lambda x: x[0] * x[1], -0.05, name="floor"),
     ]
     objective = lambda x, batch: jnp.mean(0.5 * (batch["a"] @ x - batch["b"]) ** 2)
-    return tr.Problem(objective, constraints, domain=tr.domains.Box(*BOX), data=data)
+    domain = tr.domains.Box(*BOX) if kind == "box" else tr.domains.L2Ball(RADIUS)
+    return tr.Problem(objective, constraints, domain=domain, data=data)
 
 
 def f_gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -178,6 +198,25 @@ def test_iterates_and_multipliers_are_those_of_the_rule_on_the_same_samples(vari
     assert expected.projections > 0
     assert expected.multipliers[:, 0].min() < 0 < expected.multipliers[:, 0].max() or variant != "plain"
     assert set(path.infos) == {(1, 1, 1, BATCH)}
+
+
+def test_on_a_set_that_ties_coordinates_together_the_default_has_one_scale_for_all_of_them():
+    method = GradientDescentAscent(step_size=0.3, dual_step_size=0.8)
+    path = drive(problem("ball"), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=1)
+    samples = [entry[0] for entry in path.samples["joint"][1:]]
+    expected = rule(OneScale(), Plain(), 0.3, 0.8, 0.5, X1, samples, in_ball)
+    np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
+    assert expected.projections > 3
+    assert not np.allclose(expected.x, rule(Adam(), Plain(), 0.3, 0.8, 0.5, X1, samples, in_ball).x)
+
+
+@pytest.mark.parametrize(("part", "same"), [(tr.domains.NonNegative(), True), (tr.domains.Simplex(), False)])
+def test_in_a_product_the_default_is_adam_where_every_part_is_made_of_intervals(part, same):
+    parts = tr.domains.Product({"a": tr.domains.Box(-1.0, 1.0), "b": part})
+    made = tr.Problem(lambda x: x["a"] @ x["a"] + x["b"] @ jnp.array([1.0, 5.0]), domain=parts)
+    x0 = {"a": jnp.array([0.9, -0.5]), "b": jnp.array([0.5, 0.5])}
+    default, adam = (tr.solve(made, x0, GradientDescentAscent(primal=p), steps=3).x for p in (None, ADAM))
+    assert np.array_equal(default["a"], adam["a"]) == same
 
 
 UPDATES = {"alternating": (alternating, (1, 2, 1, 2 * BATCH)), "extragradient": (extragradient, (2, 2, 2, 2 * BATCH))}

@@ -107,7 +107,7 @@ KINDS = list(ROW_WEIGHTS)
 
 @functools.cache
 def switching(kind: str) -> tuple:
-    inner = SwitchingSubgradient(step_size=STEP_SIZE, tolerance=TOLERANCE, rule="static")
+    inner = SwitchingSubgradient(step_size=STEP_SIZE, tolerance=TOLERANCE, rule="static", values="sampled")
     method = ProximalPoint(inner=inner, weight=WEIGHT, inner_steps=INNER, constraints=kind)
     path = drive(problem(), START, method, sizes=SIZES_WITH_PLANE, steps=T, seed=6)
     rows = drawn(path, "value")[1], *drawn(path, "subgradient")

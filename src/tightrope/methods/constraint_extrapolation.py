@@ -53,7 +53,8 @@ class ConstraintExtrapolation(Method):
         dual_step_size: 1/c2, the first dual step; None: estimated as 1/(16 step_size G²), with G the norm of the Jacobian
             that is to be expected within that length: primal times dual step has to stay well below 1/G². Where
             constraints are sampled it is at most B/(σ K^{3/2}), with B the objective's gradient norm over G, the size that
-            multipliers have, and σ the noise of the constraints: the noise that y adds up in K steps is no more than B.
+            multipliers have, and σ the noise of the constraints within that length, √(σ_g² + D²σ_J²) with σ_g and σ_J those
+            of g and its Jacobian at the start, as in the theory: the noise that y adds up in K steps is no more than B.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -84,7 +85,8 @@ class ConstraintExtrapolation(Method):
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         rows = jnp.maximum(s.constraint_gradient + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
         rows = jnp.where(rows > 0, rows, 1.0)  # no constraints: there is no dual step
-        noise = s.constraint_noise * draw.steps.astype(x.dtype) ** 1.5 * rows / s.gradient
+        sampling = jnp.hypot(s.constraint_noise, s.length * s.jacobian_noise)
+        noise = sampling * draw.steps.astype(x.dtype) ** 1.5 * rows / s.gradient
         method = self.filled(step_size=4.0 / s.smoothness)
         return method.filled(dual_step_size=1.0 / jnp.maximum(16.0 * method.step_size * rows**2, noise))
 

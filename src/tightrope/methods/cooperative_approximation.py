@@ -6,8 +6,9 @@ Algorithm 1 of the paper with its variable steps, for t = 1, 2, …:
     x_{t+1} = P_X(x_t − η_t ζ),   ζ a subgradient of f where ĝ(x_t) ≤ ε_t (t joins B), of g elsewhere
     η_t = step_size / √t,   ε_t = tolerance / √t
 
-ĝ is the mean over a sample drawn independently of the subgradients'. Deciding, the row that is stepped along and "only the
-subgradient that is used is computed" are those of `switching_subgradient`; what differs is the answer:
+ĝ is the mean over a sample drawn independently of the subgradients', or over all data where these are few: its error has to be
+below ε_t. Deciding, the row that is stepped along and "only the subgradient that is used is computed" are those of
+`switching_subgradient`; what differs is the answer:
 
     x̄ = Σ η_t x_t / Σ η_t  over t in B with t − 1 ≥ K/2   (the x_t before the step)
 
@@ -31,8 +32,8 @@ from jaxtyping import Array, Float, Int
 from ..data import positive_int
 from ..estimators import scales
 from ..oracle import Oracle
-from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .switching_subgradient import cost, decide, subgradient, usual, weighted_rows
+from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .switching_subgradient import cost, decide, deciding_sample, subgradient, switching_roles, usual, weighted_rows
 
 
 class State(NamedTuple):
@@ -51,6 +52,8 @@ class CooperativeApproximation(Method):
         step_size: scale of η_t; None: estimated at the start as D/M, with D the set's diameter or max(1, ‖x‖) where that
             is smaller, and M the larger of the norms of the two gradients.
         tolerance: scale of ε_t, the violation that counts as feasible; None: estimated as ½ MD.
+        values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data; 'auto': 'exact'
+            where all data are data sets of at most 10,000 rows and no `value_batch` is given.
         value_batch: rows of the sample that decides; None: the source's batch size.
 
     Example:
@@ -65,6 +68,7 @@ class CooperativeApproximation(Method):
 
     step_size: Hyper = hyper(None)
     tolerance: Hyper = hyper(None, strict=False)
+    values: str = choice("auto", "auto", "sampled", "exact")
     value_batch: int | None = eqx.field(default=None, static=True)
 
     accepts: ClassVar[Accepts] = Accepts("affine", inequalities=True, stochastic=True, form="pairs", needs="projection")
@@ -77,7 +81,7 @@ class CooperativeApproximation(Method):
             positive_int("CooperativeApproximation", "value_batch", self.value_batch)
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return {"subgradient": None, "value": self.value_batch}
+        return switching_roles(oracle, self.values, self.value_batch)
 
     def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         step_size, tolerance = usual(scales(oracle, x, draw.samples["subgradient"], draw.key), 1.0)
@@ -87,7 +91,7 @@ class CooperativeApproximation(Method):
         return State(x, x, jnp.zeros((), x.dtype), jnp.zeros_like(oracle.multipliers))
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
-        x, deciding, sample = state.x, draw.samples["value"], draw.samples["subgradient"]
+        x, deciding, sample = state.x, deciding_sample(oracle, draw), draw.samples["subgradient"]
         decay = jnp.sqrt(draw.k.astype(x.dtype))
         step_size = self.step_size / decay
         decision = decide(oracle, x, deciding, self.tolerance / decay)

@@ -12,6 +12,10 @@ inequalities' multipliers alone, η_k = step_size / k^decay and σ_k = dual_step
 both at one point; at a point that ζ has led to it does not. Extragradient's two directions of a step both start from the
 Optax states of the step before, and the second alone is remembered.
 
+Adam divides each coordinate by a scale of its own. The point where P_X(x − η p) = x is then that of another problem, unless X
+is a product of intervals: on a simplex the gradient at the solution has equal entries on the support, and Adam's direction has
+not. On any other set the default direction is therefore `ONE_SCALE`, Adam with one scale for all coordinates.
+
 No guarantee of the last iterate in general; for convex problems the average converges like K^{-1/2}. Where the objective
 bends too little (a linear one) the simultaneous rule with constant steps circles around the solution, outwards; the
 alternating one circles at a distance; the extragradient's iterates converge if the steps are short and nothing is noisy.
@@ -22,17 +26,42 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
+from optax.tree_utils import tree_bias_correction
 
+from ..domains import Box, Domain, NonNegative, Product, Reals
 from ..estimators import scales
 from ..oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 
 ADAM, PLAIN = optax.scale_by_adam(), optax.identity()
+RATES = 0.9, 0.999
+"""Adam's decay rates of the two moments."""
 CALLS = {"simultaneous": (1, 1, 1), "alternating": (1, 2, 1), "extragradient": (2, 2, 2)}
 """Objective gradients, constraint values and Jacobian products of a step."""
+
+
+def _on_one_scale(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    """Adam's first moment over the root of the mean of its second ones."""
+    _, state = ADAM.update(updates, state, params)
+    first, second = map(tree_bias_correction, (state.mu, state.nu), RATES, (state.count, state.count))
+    scale = jnp.sqrt(jnp.mean(ravel_pytree(second)[0])) + 1e-8
+    return jax.tree.map(lambda moment: moment / scale, first), state
+
+
+ONE_SCALE = optax.GradientTransformation(ADAM.init, _on_one_scale)
+"""Adam with one scale for all coordinates: its direction is that of the averaged gradient."""
+
+
+def _by_coordinates(domain: Domain) -> bool:
+    """Whether a set is known to be a product of intervals."""
+    if isinstance(domain, Product):
+        return all(map(_by_coordinates, jax.tree.leaves(domain.parts, is_leaf=lambda part: isinstance(part, Domain))))
+    return isinstance(domain, Reals | NonNegative | Box)
 
 
 class State(NamedTuple):
@@ -52,8 +81,9 @@ class GradientDescentAscent(Method):
         dual_step_size: scale of the dual steps.
         decay: exponent with which both shrink; 0 keeps them constant.
         primal: an Optax direction such as `optax.scale_by_adam()` (not `optax.adam(…)`, which has a step size of its own).
-            Each new one compiles again: keep it in a variable where you try many step sizes.
-        dual: the same for the multipliers.
+            Each new one compiles again: keep it in a variable where you try many step sizes. None: Adam's where the set
+            bounds each coordinate by itself, elsewhere Adam's with one scale for all coordinates.
+        dual: an Optax direction for the multipliers.
         update: 'simultaneous'; 'alternating', where the multipliers see the new x; or 'extragradient', where a step is
             taken along the slopes that a first, provisional step has found.
 
@@ -69,7 +99,7 @@ class GradientDescentAscent(Method):
     step_size: Hyper = hyper(None)
     dual_step_size: Hyper = hyper(None)
     decay: Hyper = hyper(0.5, strict=False)
-    primal: optax.GradientTransformation = eqx.field(default=ADAM, static=True)
+    primal: optax.GradientTransformation | None = eqx.field(default=None, static=True)
     dual: optax.GradientTransformation = eqx.field(default=PLAIN, static=True)
     update: str = choice("simultaneous", *CALLS)
 
@@ -79,11 +109,11 @@ class GradientDescentAscent(Method):
     cost: ClassVar[str] = "1 ∇f, 1 c (2 alternating), 1 Jᵀy; extragradient: 2 of each"
 
     def __check_init__(self) -> None:
-        for name in ("primal", "dual"):
-            if not isinstance(getattr(self, name), optax.GradientTransformation):
+        for name, direction in (("primal", self.primal or ADAM), ("dual", self.dual)):
+            if not isinstance(direction, optax.GradientTransformation):
                 raise TypeError(
                     f"GradientDescentAscent: {name} must be an Optax direction such as optax.scale_by_adam(), "
-                    f"got {type(getattr(self, name)).__name__}"
+                    f"got {type(direction).__name__}"
                 )
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
@@ -98,7 +128,7 @@ class GradientDescentAscent(Method):
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         params = oracle.parameters.unravel_arrays(x)
-        return State(x, oracle.multipliers, self.primal.init(params), self.dual.init(oracle.multipliers))
+        return State(x, oracle.multipliers, self._primal(oracle).init(params), self.dual.init(oracle.multipliers))
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, multipliers, sample = state.x, state.multipliers, draw.samples["joint"]
@@ -118,12 +148,16 @@ class GradientDescentAscent(Method):
             climbed, dual = self._ascend(oracle, state, climbed, c, shrink)
         return State(new, climbed, primal, dual), Info(*CALLS[self.update], rows)
 
+    def _primal(self, oracle: Oracle) -> optax.GradientTransformation:
+        """The primal direction on this set."""
+        return self.primal or (ADAM if _by_coordinates(oracle.domain) else ONE_SCALE)
+
     def _descend(
         self, oracle: Oracle, state: State, at: Float[Array, " n"], gradient: Float[Array, " n"], shrink: Array
     ) -> tuple[Float[Array, " n"], Any]:
         """A primal step from the state's x, with the gradient taken `at` a point, and Optax's new state."""
         unravel, ravel = oracle.parameters.unravel_arrays, oracle.parameters.ravel
-        direction, primal = self.primal.update(unravel(gradient), state.primal, unravel(at))
+        direction, primal = self._primal(oracle).update(unravel(gradient), state.primal, unravel(at))
         return oracle.project(state.x - self.step_size * shrink * ravel(direction)), primal
 
     def _ascend(
