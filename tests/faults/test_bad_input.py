@@ -115,7 +115,11 @@ BAD = {
         ["Affine"],
     ),
     "domain that is none": (lambda: solve(domain=3), TypeError, ["domain", "int"]),
-    "domain that cannot project": (lambda: solve(domain=Pull()), ValueError, ["projection", "Pull"]),
+    "domain that cannot project": (
+        lambda: solve(method="AdaptivePenalty", domain=Pull()),
+        ValueError,
+        ["projection", "Pull"],
+    ),
     "A and b of different sizes": (
         lambda: tr.affine(np.ones((2, 4)), np.ones(3)),
         ValueError,
