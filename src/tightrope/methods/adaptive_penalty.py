@@ -350,7 +350,7 @@ def _mean(halves: Estimates) -> Estimates:
     return jax.tree.map(lambda a: 0.5 * (a[0] + a[1]), halves)
 
 
-def _spread(halves: Float[Array, 2 * shape]) -> Float[Array, ""]:
+def _spread(halves: Array) -> Float[Array, ""]:
     """The square of the noise of a sample, from its halves."""
     return 0.25 * jnp.sum((halves[0] - halves[1]) ** 2)
 

@@ -109,7 +109,7 @@ class GradientDescentAscent(Method):
     cost: ClassVar[str] = "1 ∇f, 1 c (2 alternating), 1 Jᵀy; extragradient: 2 of each"
 
     def __check_init__(self) -> None:
-        for name, direction in (("primal", self.primal or ADAM), ("dual", self.dual)):
+        for name, direction in (("primal", ADAM if self.primal is None else self.primal), ("dual", self.dual)):
             if not isinstance(direction, optax.GradientTransformation):
                 raise TypeError(
                     f"GradientDescentAscent: {name} must be an Optax direction such as optax.scale_by_adam(), "
@@ -150,7 +150,9 @@ class GradientDescentAscent(Method):
 
     def _primal(self, oracle: Oracle) -> optax.GradientTransformation:
         """The primal direction on this set."""
-        return self.primal or (ADAM if _by_coordinates(oracle.domain) else ONE_SCALE)
+        if self.primal is not None:
+            return self.primal
+        return ADAM if _by_coordinates(oracle.domain) else ONE_SCALE
 
     def _descend(
         self, oracle: Oracle, state: State, at: Float[Array, " n"], gradient: Float[Array, " n"], shrink: Array
