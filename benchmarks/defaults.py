@@ -375,12 +375,16 @@ def run_section(name: str, options: argparse.Namespace) -> list[Row]:
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, spawn, take_core, (cores,)) as pool:
         waiting = {pool.submit(work, task): task for task in tasks}
-        for done in as_completed(waiting):
-            task = waiting[done]
-            found[task], seconds = done.result()
-            said = found[task].get("error", "")
-            print(f"[{len(found)}/{len(tasks)}] {task.problem}, {task.method}: {seconds:.0f} s {said}", flush=True)
-    rows = section.report({task: found[task] for task in tasks})
+        try:
+            for done in as_completed(waiting, timeout=60 * options.minutes):
+                task = waiting[done]
+                found[task], seconds = done.result()
+                said = found[task].get("error", "")
+                print(f"[{len(found)}/{len(tasks)}] {task.problem}, {task.method}: {seconds:.0f} s {said}", flush=True)
+        except TimeoutError:
+            for process in pool._processes.values():
+                process.kill()
+    rows = section.report({task: found.get(task, {"error": "out of time"}) for task in tasks})
     print(f"  {name}: {(time.perf_counter() - began) / 60:.1f} minutes, {options.jobs} processes", flush=True)
     return rows
 
@@ -404,6 +408,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the learning problems")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, help="for a section; what is not done then counts as failed"
+    )
     parser.add_argument("--quick", action="store_true", help="a few problems, to see that it runs")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -123,11 +123,9 @@ def advance(
         return (k < end) & (jnp.any(carry.ok) if lanes else carry.ok)
 
     def block(carried: tuple[Carry, Snapshots, Array]) -> tuple[Carry, Snapshots, Array]:
-        """Steps up to the end of a block of draws or the next record, whichever comes first."""
-        carry, snapshots, k = carried
-        begin = k // length * length
-        drawn = draws(key, begin, length)
-        end = jnp.minimum(jnp.minimum(last, begin + length), ((k - 1) // every + 1) * every + 1)
+        """Steps up to the end of a block of draws."""
+        begin = carried[2] // length * length
+        drawn, stop = draws(key, begin, length), jnp.minimum(last, begin + length)
 
         def one(carried: tuple[Carry, Array]) -> tuple[Carry, Array]:
             carry, k = carried
@@ -135,10 +133,16 @@ def advance(
             carry = take_step(method, carry, key, row, k)
             return carry, k + 1 if lanes else k + carry.ok
 
-        carry, k = jax.lax.while_loop(lambda carried: going(*carried, end), one, (carry, k))
-        number = (k - 1) // every - (first - 1) // every - 1
-        place = jnp.where(((k - 1) % every == 0) & (number >= 0), number, records)
-        return carry, _snap(snapshots, carry, place), k
+        def stretch(carried: tuple[Carry, Snapshots, Array]) -> tuple[Carry, Snapshots, Array]:
+            """Steps up to the next record."""
+            carry, snapshots, k = carried
+            end = jnp.minimum(stop, ((k - 1) // every + 1) * every + 1)
+            carry, k = jax.lax.while_loop(lambda carried: going(*carried, end), one, (carry, k))
+            number = (k - 1) // every - (first - 1) // every - 1
+            place = jnp.where(((k - 1) % every == 0) & (number >= 0), number, records)
+            return carry, _snap(snapshots, carry, place), k
+
+        return jax.lax.while_loop(lambda carried: going(carried[0], carried[2], stop), stretch, carried)
 
     return jax.lax.while_loop(
         lambda carried: going(carried[0], carried[2], last), block, (carry, _room(carry, records), first)

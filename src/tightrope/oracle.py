@@ -24,8 +24,8 @@ from .data import Dataset, Source
 from .domains import Domain, Reals
 from .parameters import Parameters
 
-PIECE = 8192
-"""Rows evaluated at once; larger samples are summed over pieces."""
+PIECE = 2048
+"""Rows evaluated at once: few enough for a core's cache. Larger samples are summed over pieces."""
 
 Sample = tuple[PyTree[Array], ...]
 
@@ -238,22 +238,32 @@ class Oracle(eqx.Module):
         if term.source is None:
             return jnp.asarray(term.fn(params))
         source, arrays, entry = self.sources[term.source], self.data[term.source], sample[term.source]
-        return _mean_by_pieces(lambda piece: term.fn(params, source.batch(arrays, piece)), entry)
+        rows = jax.tree.leaves(entry)[0].shape[0]
+        whole = isinstance(entry, np.ndarray) and isinstance(source, Dataset) and rows == source.size
+
+        def batch(first: Any, length: int) -> PyTree[Array]:
+            """Part of the sample; the rows of the whole data stand side by side already."""
+            part = jax.tree.map(lambda a: _part(jnp.asarray(a), first, length), arrays if whole else entry)
+            return part if whole else source.batch(arrays, part)
+
+        return _mean_by_pieces(lambda first, length: term.fn(params, batch(first, length)), rows)
 
 
-def _mean_by_pieces(fn: Callable[[PyTree[Array]], Array], sample: PyTree[Array]) -> Array:
-    """The mean of `fn` over a sample; pieces are recomputed, not stored, where this is differentiated."""
-    rows = jax.tree.leaves(sample)[0].shape[0]
+def _part(array: Array, first: Any, length: int) -> Array:
+    return array if length == len(array) else jax.lax.dynamic_slice_in_dim(array, first, length)
+
+
+def _mean_by_pieces(fn: Callable[[Any, int], Array], rows: int) -> Array:
+    """The mean of `fn` over a sample's rows; pieces are recomputed, not stored, where this is differentiated."""
     if rows <= PIECE:
-        return jnp.asarray(fn(sample))
+        return jnp.asarray(fn(0, rows))
     pieces, rest = divmod(rows, PIECE)
-    head = jax.tree.map(lambda a: a[: pieces * PIECE].reshape(pieces, PIECE, *a.shape[1:]), sample)
-    shape = jax.eval_shape(fn, jax.tree.map(lambda a: a[0], head))
+    shape = jax.eval_shape(lambda: fn(0, PIECE))
     total, _ = jax.lax.scan(
-        jax.checkpoint(lambda total, piece: (total + fn(piece) * (PIECE / rows), None)),  # pyright: ignore
+        jax.checkpoint(lambda total, first: (total + fn(first, PIECE) * (PIECE / rows), None)),  # pyright: ignore
         jnp.zeros(shape.shape, shape.dtype),
-        head,
+        PIECE * jnp.arange(pieces),
     )
     if rest:
-        total = total + fn(jax.tree.map(lambda a: a[pieces * PIECE :], sample)) * (rest / rows)
+        total = total + fn(pieces * PIECE, rest) * (rest / rows)
     return total

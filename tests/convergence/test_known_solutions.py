@@ -187,6 +187,11 @@ def violation_tolerance(found, rate):
     return max(1.0, float(found[0].history["violation"][0])) * STEPS**-rate.violation
 
 
+def interval(certificate):
+    """Half the width of the widest interval of a violation; 0 where constraints are deterministic."""
+    return max(float(np.max(np.asarray(v.high) - np.asarray(v.value))) for v in certificate.violation.values())
+
+
 def size(multipliers):
     return max((float(np.max(np.abs(m))) for m in multipliers.values()), default=0.0)
 
@@ -200,8 +205,10 @@ def test_every_method_has_a_rate_here():
 
 @pytest.mark.parametrize(("problem_name", "method_name"), CASES)
 def test_the_violation_is_within_the_methods_rate(problem_name, method_name):
+    """To within the certificate's interval: answers are chosen and judged on samples, whose error no rate covers."""
     _, _, _, found = solved(problem_name, method_name)
-    assert np.mean([r.violation for r in found]) <= violation_tolerance(found, RATES[method_name])
+    within = violation_tolerance(found, RATES[method_name])
+    assert np.mean([r.violation for r in found]) <= within + np.mean([interval(r.certificate) for r in found])
 
 
 @pytest.mark.parametrize(("problem_name", "method_name"), CASES)

@@ -391,7 +391,7 @@ def algorithm(
 
 # ---- problems: least squares with a wave, on a sphere between surfaces ---------------------------------------------------
 
-N, STEPS = 40, 30
+N, STEPS = 160, 30
 RNG = np.random.default_rng(21)
 DATA = {name: RNG.normal(size=shape) for name, shape in {"a": (N, 4), "b": N, "w": (N, 4)}.items()}
 OWN = {name: RNG.normal(size=shape) for name, shape in {"c": (N, 4), "e": (N, 4)}.items()}
@@ -547,7 +547,7 @@ def run(name: str, x: list[float], *, seed: int = 0, share: float = 0.3, w: floa
 
 RUNS = {
     "equalities": [
-        {"x": [0.7, -0.4, 0.3, 0.2]},
+        {"x": [0.7, -0.4, 0.3, 0.25]},
         {"x": [-0.37, 0.25, 0.91, 0.66]},
         {"x": [1, 1, 1, 0.001]},
         {"x": [0.001, 0.002, -0.001, 0.001], "share": 0.9},
@@ -590,7 +590,7 @@ COSTS = {
     "equalities": {(1, 2, 1, 0)},
     "noisy objective": {(2, 3, 2, 6)},
     "endless data": {(2, 2, 2, 12)},
-    "finite data": {(2, 2, 2, 14), (3, 3, 3, 94)},
+    "finite data": {(2, 2, 2, 14), (3, 3, 3, 334)},
     "box": {(1, 2, 1, 0)},
 }
 
@@ -675,7 +675,8 @@ def as_state(now: Now) -> Any:
     places = (3 + np.arange(count)) % 10
     for place, pair in zip(places, now.pairs, strict=True):
         steps[place], changes[place] = pair
-    pairs = Pairs(jnp.array(steps), jnp.array(changes), jnp.array(now.delta), jnp.int32((3 + count) % 10))
+    empty = Pairs(jnp.zeros((2, 10, 4)), jnp.zeros((2, 10, 2, 10)), jnp.array(now.delta), jnp.int32((3 + count) % 10))
+    pairs = empty.of(jnp.array([steps, changes]))
     return State(
         jnp.array(now.x), Estimates(jnp.array(now.v), jnp.array(now.h), jnp.array(now.J)),
         tuple(Noise(*(jnp.array(number) for number in part)) for part in now.noise), pairs, jnp.array(now.sigma),

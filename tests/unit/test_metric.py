@@ -13,7 +13,7 @@ SIZE, ROOM, START = 6, 4, 2.0
 DAMPINGS = [1e-8, 1e-2, 1.0, 1e3, 1e8]
 
 add, build = jax.jit(with_pair), jax.jit(metric)
-inner, times = jax.jit(lambda m, a: m.inner(a)), jax.jit(lambda m, *a: m.times(*a))
+inner, times = jax.jit(lambda m, a: m.inner(a, a @ a.T)), jax.jit(lambda m, *a: m.times(*a))
 
 Kept = list[tuple[np.ndarray, np.ndarray]]
 
@@ -49,7 +49,7 @@ def bfgs(kept: Kept, delta: float, damping: float, n: int = SIZE) -> np.ndarray:
 
 def dense(m: Metric) -> np.ndarray:
     """M⁻¹ as the library represents it."""
-    rows = np.asarray(m.rows, float)
+    rows = np.roll(np.asarray(m.rows, float), -int(m.next), axis=1).reshape(len(m.core), -1)
     return float(m.scale) * np.eye(rows.shape[1]) + rows.T @ np.asarray(m.core, float) @ rows
 
 
@@ -233,7 +233,7 @@ def test_a_step_without_a_change_halves_the_curvature_and_nothing_else():
     before = collected(random_pairs(rng, 3), "float32")
     after = add(before, jnp.asarray(rng.normal(size=SIZE), jnp.float32), jnp.zeros(SIZE, jnp.float32))
     assert float(after.curvature) == 0.5 * float(before.curvature)
-    for name in ("steps", "changes", "next"):
+    for name in ("rows", "products", "next"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
 
 
@@ -251,8 +251,8 @@ def test_negative_curvature_is_lifted_to_a_small_positive_one():
     step, change = np.eye(SIZE)[0], np.array([-3.0, 4.0, 0, 0, 0, 0])
     with jax.enable_x64(True):
         pairs = collected([(2 * step, 2 * change)])
-    np.testing.assert_allclose(pairs.steps[0], step)
-    np.testing.assert_allclose(pairs.changes[0], [0.5, 4.0, 0, 0, 0, 0])
+    np.testing.assert_allclose(pairs.rows[0, 0], step)
+    np.testing.assert_allclose(pairs.rows[1, 0], [0.5, 4.0, 0, 0, 0, 0])
     np.testing.assert_allclose(pairs.curvature, 16.25 / 0.5)
 
 
@@ -265,7 +265,8 @@ def test_pairs_cut_down_to_a_face_count_where_enough_of_them_is_left():
         both = [kept[0], (unit[0], cosine * unit[0] + np.sqrt(1 - cosine**2) * unit[1]), kept[1]]
         with jax.enable_x64(True):
             steps, changes = (jnp.asarray(np.stack([*part, np.zeros(SIZE)])) for part in zip(*both, strict=True))
-            m = build(Pairs(steps, changes, jnp.asarray(delta), jnp.int32(3)), jnp.asarray(0.0))
-            none = build(Pairs(0 * steps, changes, jnp.asarray(delta), jnp.int32(3)), jnp.asarray(0.5))
+            room = no_pairs(ROOM, steps[0], jnp.asarray(delta))._replace(next=jnp.int32(3))
+            m = build(room.of(jnp.stack([steps, changes])), jnp.asarray(0.0))
+            none = build(room.of(jnp.stack([0 * steps, changes])), jnp.asarray(0.5))
         close(dense(m), np.linalg.inv(bfgs(both if counts else kept, delta, 0.0)), 1e-9)
         close(dense(none), np.eye(SIZE) / (delta + 0.5), 1e-15)

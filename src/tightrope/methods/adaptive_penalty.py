@@ -10,14 +10,14 @@ same solutions. One loop, with estimates v, ĥ, Ĵ of ∇F, h and the Jacobian a
                 where constraints are deterministic
     judge       r = (decrease seen) / (decrease foreseen), on ξ at both points; x⁺ is refused where r ≤ 0.1
     learn       σ, larger where r is small and smaller where it is large; M from the change of the Lagrangian's gradient
-    carry over  v ← v + ∇f(x⁺, ξ) − ∇f(x, ξ), Ĵ likewise, ĥ ← ĥ + ½(Ĵ + Ĵ⁺)d + what the sample's h differs from that
+    carry over  v ← v + ∇f(x⁺, ξ) − ∇f(x, ξ), Ĵ likewise, ĥ ← ĥ + h(x⁺, ζ) − h(x, ζ) + (Ĵ − J(x, ζ))d
 
 M is the limited-memory BFGS matrix of the Lagrangian, damped by σ (see `metric`). Its least damping is √(T q/w): with q the
 mean square of the noise in changes of the gradient for a step of length one and T the steps that an estimate remembers, the
 errors that T steps leave behind are then at most a share w of the square of the gradient that made them. So steps shrink when
 noise, and not curvature, limits them. s and q come from the two halves of each sample.
 
-Finite data of up to MODEST rows are passed over in full every N/b steps, which sets the errors to zero.
+Finite data of up to MODEST rows are passed over in full every N/4b steps, which sets the errors to zero.
 
 On a set X the step is found twice: with (δ + σ)I for M, exactly, by `range_multipliers_on_set`; then with M itself on the
 face of X where that one ends, if that stays in X.
@@ -93,13 +93,15 @@ class State(NamedTuple):
 class Face(NamedTuple):
     """The subproblem on a face of X: the step is `fixed`, which the face dictates, and −M⁻¹ times a sum of `vectors`.
 
-    The vectors are v and the rows of J along the face, `inner` their products in M⁻¹, `value` the rows after `fixed`.
+    The vectors are v and the rows of J along the face, `inner` their products in M⁻¹, `plain` those without, `value` the
+    rows after `fixed`.
     """
 
     metric: Metric
     vectors: Float[Array, "1+rows n"]
     seen: Float[Array, "1+rows two_pairs"]
     inner: Float[Array, "1+rows 1+rows"]
+    plain: Float[Array, "1+rows 1+rows"]
     fixed: Float[Array, " n"]
     value: Float[Array, " rows"]
 
@@ -151,7 +153,7 @@ class AdaptivePenalty(Method):
     guarantee: ClassVar[str] = (
         "descent on the exact penalty function where nothing is noisy; see docs/adaptive-penalty.md"
     )
-    cost: ClassVar[str] = "2 ∇f, 2 J (deterministic: 1 each), 1 c; finite data: a full pass every N/b steps"
+    cost: ClassVar[str] = "2 ∇f, 2 J (deterministic: 1 each), 1 c; finite data: a full pass every N/4b steps"
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         """One sample, of an even number of rows: its halves show the noise."""
@@ -179,7 +181,7 @@ class AdaptivePenalty(Method):
         restore = jnp.linalg.norm(_outside(h, oracle) * scale)
         length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
         curvature = jnp.where(bend > 0, bend, _positive(speed / length))
-        noise = jax.tree.map(_spread, _halves(oracle, x, draw.samples["step"]))
+        noise = _spreads(_halves(oracle, x, draw.samples["step"]))
         error = 0.0 if _period(oracle) else 1.0
         return State(
             x,
@@ -206,7 +208,8 @@ class AdaptivePenalty(Method):
         weights = _weights(y)
         square = weights @ face.inner @ weights
         new = x + face.fixed + face.step(weights)
-        foreseen = _decrease(oracle, state, penalty, new - x, face.end(weights))
+        foreseen = penalty @ (_outside(h, oracle) - _outside(face.end(weights), oracle))
+        foreseen = foreseen + face.inner[0] @ weights - v @ face.fixed
         foreseen = foreseen - 0.5 * (square + (state.pairs.curvature + state.damping) * face.fixed @ face.fixed)
         if exact and h.size:
             new = new + _bend_back(oracle, face, oracle.c(new, sample), penalty, y, square)
@@ -215,25 +218,31 @@ class AdaptivePenalty(Method):
         changes = jax.tree.map(jnp.subtract, there, here)
         (_, old_h, old_J), (_, new_h, new_J), (change, _, turn) = (_mean(a) for a in (here, there, changes))
         J_there = new_J if exact else J + turn
-        h_there = new_h if exact else h + 0.5 * (J + J_there) @ move + new_h - old_h - 0.5 * (old_J + new_J) @ move
-        seen = _decrease(oracle, state, penalty, move, h_there) - jnp.maximum(0.5 * move @ change, 0.0)
-        rounding = _rounding(state, penalty, move)
-        finite = jnp.isfinite(seen + jnp.sum(change) + jnp.sum(turn))
+        h_there = new_h if exact else h + (J - old_J) @ move + new_h - old_h
+        bent = changes.gradient + jnp.einsum("m,hmn->hn", y, changes.jacobian)
+        bend = 0.5 * (bent[0] + bent[1])
+        products = _products(v, move, change, bent[0] - bent[1])
+        speed, square, bend_noise = products[0, 0], products[1, 1], 0.25 * products[3, 3]
+        seen = penalty @ (_outside(h, oracle) - _outside(h_there, oracle)) - products[0, 1]
+        seen = seen - jnp.maximum(0.5 * products[1, 2], 0.0)
+        rounding = _rounding(state, penalty, speed, square)
+        row_square = jnp.sum(new_J**2, axis=1)
+        finite = jnp.isfinite(seen + products[2, 2] + jnp.sum(row_square))
         ratio = jnp.where(finite & (foreseen > -rounding), (seen + rounding) / (foreseen + rounding), -1.0)
         accept = ratio > REFUSED
-        needed = jnp.where(finite, 2.0 * (foreseen - seen) / _positive(move @ move), jnp.inf)
-        pairs = with_pair(state.pairs, move, change + turn.T @ y)
+        needed = jnp.where(finite, 2.0 * (foreseen - seen) / _positive(square), jnp.inf)
+        pairs = with_pair(state.pairs, move, bend)
         damping = _damping(state, ratio, needed)
         x, estimates = jax.tree.map(
             lambda a, b: jnp.where(accept, a, b),
             (new, Estimates(v + change, h_there, J_there)),
             (x, state.estimates),
         )
-        row_size = jnp.maximum(state.row_size, jnp.linalg.norm(new_J, axis=1))
+        row_size = jnp.maximum(state.row_size, jnp.sqrt(row_square))
         state = State(
             x,
             estimates,
-            noise=_drift(state.noise, changes, y, move, accept, finite, draw.k),
+            noise=_drift(state.noise, bend_noise, _spread(changes.jacobian), square, accept, finite, draw.k),
             pairs=pairs,
             damping=jnp.maximum(damping, 1e-6 * pairs.curvature),
             penalty=penalty,
@@ -265,7 +274,7 @@ class AdaptivePenalty(Method):
         low, high, before = oracle.rows.low, oracle.rows.high, _outside(h, oracle)
         rounding = 100 * jnp.finfo(x.dtype).eps * jnp.abs(h)
         violated = jnp.any(before > rounding)
-        size = _positive(jnp.linalg.norm(J, axis=1))
+        speed, size = whole.plain[0, 0], _positive(jnp.sqrt(jnp.diag(whole.plain)[1:]))
         steep = jnp.finfo(x.dtype).eps ** -0.5 * curvature * jnp.max(before / size, initial=0.0) / size
         share = 1.0 / _positive(state.row_size)
 
@@ -285,7 +294,7 @@ class AdaptivePenalty(Method):
             restoring = ~c.restored
             penalty = jnp.where(restoring, steep, c.penalty)
             y, end, square, length = solve(jnp.where(restoring, 0.0, 1.0).astype(x.dtype), penalty, c.multipliers)
-            as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, v @ v / curvature) / _positive(c.square)))
+            as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, speed / curvature) / _positive(c.square)))
             possible = penalty @ (before - _outside(h + as_far * c.change, oracle))
             gained = penalty @ (before - _outside(end, oracle))
             short = gained < self.steering * possible - penalty @ rounding
@@ -355,16 +364,26 @@ def _spread(halves: Array) -> Float[Array, ""]:
     return 0.25 * jnp.sum((halves[0] - halves[1]) ** 2)
 
 
+def _spreads(halves: Estimates) -> Estimates:
+    """Those of gradient, rows and Jacobian."""
+    vectors = jnp.concatenate([halves.gradient[:, None], halves.jacobian], axis=1)
+    squares = 0.25 * jnp.sum((vectors[0] - vectors[1]) ** 2, axis=1)
+    return Estimates(squares[0], _spread(halves.value), jnp.sum(squares[1:]))
+
+
 def _smooth(old: Array, new: Array, k: Int[Array, ""]) -> Array:
     """A running mean over the last REMEMBERED steps or so."""
     return old + jnp.maximum(1.0 / REMEMBERED, 1.0 / (k + 1.0)).astype(old.dtype) * (new - old)
 
 
 def _period(oracle: Oracle) -> int | None:
-    """Steps between full passes; None where there is data that cannot, or should not, be passed over in full."""
+    """Steps between full passes; None where there is data that cannot, or should not, be passed over in full.
+
+    They compute half as many gradients as the pass, two for each row they draw.
+    """
     if not oracle.sources or not all(isinstance(s, Dataset) and s.size <= MODEST for s in oracle.sources):
         return None
-    return max(-(-s.size // s.batch_size) for s in oracle.sources if isinstance(s, Dataset))
+    return max(-(-s.size // (4 * s.batch_size)) for s in oracle.sources if isinstance(s, Dataset))
 
 
 def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates, Info]:
@@ -376,12 +395,12 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
     rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, _period(oracle)
     if period:
         everything = oracle.everything()
-        restarts = (draw.k - 1) % period == 0
-        estimates = jax.lax.cond(restarts, lambda: _at(oracle, x, everything), lambda: estimates)
-        noise = tuple(n._replace(error=jnp.where(restarts, 0.0, n.error)) for n in noise)
-        passes = restarts.astype(jnp.int32)
+        due = (draw.k - 1) % period == 0  # the first pass was made at the start
+        estimates = jax.lax.cond(due & (draw.k > 1), lambda: _at(oracle, x, everything), lambda: estimates)
+        noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
+        passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)
-    spreads = [_smooth(n.sample, _spread(a), draw.k) for n, a in zip(noise, halves, strict=True)]
+    spreads = [_smooth(n.sample, a, draw.k) for n, a in zip(noise, _spreads(halves), strict=True)]
     gains = [jnp.where(s > 0, n.error / _positive(n.error + s), 1.0) for n, s in zip(noise, spreads, strict=True)]
     noise = tuple(Noise(s, (1.0 - a) * n.error, n.change) for n, s, a in zip(noise, spreads, gains, strict=True))
     estimates = [old + a * (new - old) for old, a, new in zip(estimates, gains, _mean(halves), strict=True)]
@@ -392,25 +411,23 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
 
 def _drift(
     noise: tuple[Noise, Noise, Noise],
-    changes: Estimates,
-    y: Float[Array, " rows"],
-    move: Float[Array, " n"],
+    bend: Float[Array, ""],
+    turn: Float[Array, ""],
+    square: Float[Array, ""],
     accept: Bool[Array, ""],
     finite: Bool[Array, ""],
     k: Int[Array, ""],
 ) -> tuple[Noise, Noise, Noise]:
-    """The noise after a step: what its change, seen on a sample, has added to the errors."""
-    square = move @ move
+    """The noise after a step of this square, from that in the changes of the Lagrangian's gradient and of the Jacobian."""
     known, walked = finite & (square > 0), jnp.where(accept, square, 0.0)
-    lagrangian = changes.gradient + jnp.einsum("m,hmn->hn", y, changes.jacobian)
 
-    def after(old: Noise, halves: Array) -> Noise:
-        change = jnp.where(known, _smooth(old.change, _spread(halves) / _positive(square), k), old.change)
+    def after(old: Noise, spread: Array) -> Noise:
+        change = jnp.where(known, _smooth(old.change, spread / _positive(square), k), old.change)
         return old._replace(change=change, error=old.error + change * walked)
 
     gradient, value, jacobian = noise
     value = value._replace(error=value.error + jacobian.error * walked)
-    return after(gradient, lagrangian), value, after(jacobian, changes.jacobian)
+    return after(gradient, bend), value, after(jacobian, turn)
 
 
 # ---------------------------------------------------------------------- parts of the subproblem
@@ -420,8 +437,9 @@ def _face(
     pairs: Pairs, damping: Array, vectors: Float[Array, "1+rows n"], fixed: Float[Array, " n"], value: Array
 ) -> Face:
     m = metric(pairs, damping)
-    inner, seen = m.inner(vectors)
-    return Face(m, vectors, seen, inner, fixed, value)
+    plain = vectors @ vectors.T
+    inner, seen = m.inner(vectors, plain)
+    return Face(m, vectors, seen, inner, plain, fixed, value)
 
 
 def _on_set(oracle: Oracle, state: State, steering: Steering) -> tuple[Face, Steering]:
@@ -435,7 +453,7 @@ def _on_set(oracle: Oracle, state: State, steering: Steering) -> tuple[Face, Ste
         p, tangent = jax.linearize(oracle.project, q)
         along = jax.vmap(tangent)
         fixed = p - x - tangent(p - x)
-        flat = pairs._replace(steps=jnp.where(bent, along(pairs.steps), 0.0), changes=along(pairs.changes))
+        flat = pairs.of(jnp.where(bent, jax.vmap(along)(pairs.rows), 0.0))
         return _face(flat, state.damping, along(vectors), fixed, h + J @ fixed), q - p
 
     def again(carry: tuple[Array, Array, Face, Array, Array]) -> tuple[Array, Array, Face, Array, Array]:
@@ -471,17 +489,17 @@ def _bend_back(
 # ---------------------------------------------------------------------- the judgement
 
 
-def _decrease(oracle: Oracle, state: State, penalty: Array, move: Array, end: Array) -> Float[Array, ""]:
-    """By how much the penalty function falls where the objective is linear and the rows end there."""
-    v, h, _ = state.estimates
-    return penalty @ (_outside(h, oracle) - _outside(end, oracle)) - v @ move
+def _products(*vectors: Float[Array, " n"]) -> Float[Array, "k k"]:
+    """All inner products, in one go."""
+    stacked = jnp.stack(vectors)
+    return stacked @ stacked.T
 
 
-def _rounding(state: State, penalty: Array, move: Array) -> Float[Array, ""]:
-    """What rounding may do to a decrease."""
-    (v, h, _), size = state.estimates, jnp.linalg.norm(state.x)
+def _rounding(state: State, penalty: Array, speed: Array, square: Array) -> Float[Array, ""]:
+    """What rounding may do to a decrease; with the squares of v and of the step."""
+    h, size = state.estimates.value, jnp.linalg.norm(state.x)
     rows = penalty @ (jnp.abs(h) + state.row_size * size)
-    return 10 * jnp.finfo(move.dtype).eps * (jnp.linalg.norm(v) * (size + jnp.linalg.norm(move)) + rows)
+    return 10 * jnp.finfo(size.dtype).eps * (jnp.sqrt(speed) * (size + jnp.sqrt(square)) + rows)
 
 
 def _damping(state: State, ratio: Array, needed: Array) -> Float[Array, ""]:
