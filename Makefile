@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint pytest bench rates full lock clean
+.PHONY: demo test lint pytest bench reproduce full lock clean
 demo: $(VENV)/.installed
 	$(BIN)/tightrope demo
 
@@ -17,14 +17,26 @@ lint: $(VENV)/.installed
 pytest: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
+# Overhead and time to an answer, certificates, and the default against tuned methods; writes to benchmarks/results.
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/answer.py
+	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/defaults.py --jobs 2
 
-rates: $(VENV)/.installed
-	$(BIN)/python -m tightrope.experiments.rates --out src/tightrope/experiments/rates/checks.json
+# An experiment at full size, goes on where it was stopped; its checks are kept in the package and in docs/reproduction.md.
+REPRODUCED := build/reproduction
+EXPERIMENTS := $(subst _,-,$(patsubst src/tightrope/experiments/%/__init__.py,%,$(wildcard src/tightrope/experiments/*/__init__.py)))
+.PHONY: $(EXPERIMENTS)
+$(EXPERIMENTS): $(VENV)/.installed
+	$(BIN)/tightrope reproduce $@ --out $(REPRODUCED)
+	cp $(REPRODUCED)/$@/checks.json src/tightrope/experiments/$(subst -,_,$@)/checks.json
+	$(BIN)/tightrope reproduce --summary docs/reproduction.md
 
-# Everything at full size: every method on every problem of the zoo that it takes, and the measured rates.
-full: test bench rates
+reproduce: $(EXPERIMENTS)
+
+# Everything at full size: benchmarks, the papers' experiments, every method on every problem of the zoo that it takes.
+full: test bench reproduce
 	FULL=1 $(BIN)/python -m pytest -n 2 tests/convergence
 
 $(VENV)/.installed: pyproject.toml requirements.lock

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import itertools
 import sys
 import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -18,6 +21,9 @@ from jax.flatten_util import ravel_pytree
 import tightrope as tr
 
 from . import demo as demonstration
+from .parameters import Parameters
+from .reformulate import check_accepts
+from .validate import check_functions
 
 try:
     import typer
@@ -27,6 +33,9 @@ try:
     from rich.text import Text
 except ImportError:
     raise SystemExit("tightrope: the command line needs Typer and Rich: pip install 'tightrope[cli]'") from None
+
+if TYPE_CHECKING:
+    from .experiments.base import Entry, Experiment, Outcome
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -119,9 +128,10 @@ def solve(
     """
     if out is not None and not out.absolute().parent.is_dir():
         _fail(f"--out must lie in a folder that exists, got {str(out)!r}")
-    problem, x0, solution = _case(target)
+    problem, x0, solution = _case(target)()
+    chosen = None if method is None else _by_name(method, "--method")
     try:
-        result = tr.solve(problem, x0, _method(method), steps=steps, seed=seed)
+        result = tr.solve(problem, x0, chosen, steps=steps, seed=seed)
     except (TypeError, ValueError) as error:
         _fail(str(error))
     typer.echo(result)
@@ -132,6 +142,114 @@ def solve(
     if solution is not None:
         with _told("comparing with the solution"):
             _print(_against(result, solution))
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment, see --list.", show_default=False)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A short version, too short to judge the claims by.")] = False,
+    out: Annotated[Path, typer.Option(help="Results go to a folder in it.")] = Path("tightrope-reproduction"),
+    show: Annotated[bool, typer.Option("--list", help="List the experiments and leave.")] = False,
+    summary: Annotated[Path | None, typer.Option(help="Write the claims of all full runs here and leave.")] = None,
+) -> None:
+    """Run an experiment of the papers and check their claims.
+
+    Writes the runs (Parquet), figures (PNG, SVG), checks.json with every
+    claim, and report.html, which has all of it in one file. A run that was
+    stopped goes on where it stopped when it is asked for again. Data sets are
+    downloaded, or read from the folder in TIGHTROPE_DATA.
+
+    \b
+    Examples:
+      tightrope reproduce --list
+      tightrope reproduce rates --quick
+      tightrope reproduce exact-penalty-bank --out results
+    """
+    base, report = _report_modules()
+    experiments = base.every()
+    if summary is not None:
+        with _told(f"writing {summary}"):
+            summary.write_text(report.summary(base.committed()), encoding="utf-8")
+        return
+    if show:
+        _print(_experiment_table(experiments.values()))
+        return
+    if name not in experiments:
+        hint = _hint(name or "", experiments)
+        _fail(f"NAME must be an experiment from `tightrope reproduce --list`, got {name!r}{hint}")
+    outcome = _run(experiments[name], out, quick)
+    table = _table("claim", "measured", "holds")
+    for check in outcome.checks:
+        table.add_row(check.claim, report.in_words(check.measured), "yes" if check.holds else "no")
+    _print(table)
+    held = sum(check.holds for check in outcome.checks)
+    short = " The quick version is too short to judge them by." * quick
+    typer.echo(f"{held} of {len(outcome.checks)} claims hold.{short}\nThe report is {outcome.folder / 'report.html'}")
+
+
+@app.command()
+def compare(
+    target: Annotated[str, typer.Argument(help="A problem of the zoo, or file.py:object.", show_default=False)],
+    methods: Annotated[str, typer.Option(metavar="A,B,…", help="Names from `tightrope methods`.")],
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each method.")] = 16,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Steps of every run; 10000 if not said.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Rows every run draws, in place of steps.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="[METHOD.]NAME=V1,V2,…", help="Values to try; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Results go to a folder in it.")] = Path("tightrope-comparison"),
+) -> None:
+    """Compare methods on a problem of your own.
+
+    TARGET is what [bold]tightrope solve[/bold] takes. Every run has the same budget. With
+    --grid, all combinations of the values are tried on one more seed with
+    that budget, and the best of each method goes on to the final runs: the
+    least objective at the end where the violation is within 0.001 · max(1,
+    violation at the start). Writes what [bold]tightrope reproduce[/bold] writes.
+
+    \b
+    Examples:
+      tightrope compare lens --methods SwitchingSubgradient,AdaptivePenalty
+      tightrope compare my_problem.py:make --methods TwoPhaseMomentum,ExactPenalty \\
+          --samples 20000 --seeds 5 --grid TwoPhaseMomentum.step_size=0.01,0.1
+    """
+    base, report = _report_modules()
+    if steps is not None and samples is not None:
+        _fail("--steps and --samples are two ways to say the same; give one of them")
+    classes = dict.fromkeys(_by_name(name.strip(), "--methods") for name in methods.split(","))
+    entries = tuple(_entries(list(classes), grid or []))
+    make = _case(target)
+    _check_methods(*make()[:2], entries)
+    part = base.Part(
+        target,
+        make,
+        entries,
+        steps=steps or (None if samples else 10_000),
+        samples=samples,
+        seeds=seeds,
+        score=base.feasible_objective,
+        score_text="the least objective at the end where the violation is within 0.001 · max(1, violation at the start), "
+        "and the least violation where it is so nowhere; shown as (excess of the violation, objective)",
+    )
+    experiment = base.Experiment(
+        name=Path(target).name.replace(".py:", "-"),
+        title=f"{target}: {', '.join(entry.label for entry in entries)}",
+        paper="",
+        about="Methods compared by `tightrope compare`. What is not tuned is what each method estimates for itself.",
+        parts=lambda quick: [part],
+        claims=lambda runs: [],
+    )
+    outcome = _run(experiment, out, quick=False)
+    columns = ["objective", "violation", "stationarity", "samples", "seconds"]
+    table = _table(f"mean ± sd of {seeds} runs" if seeds > 1 else "", *columns)
+    for label, ends in report.finals(outcome.frames[target], columns).items():
+        table.add_row(label, *(report.number(*ends[column]) for column in columns))
+    _print(table)
+    typer.echo(f"The report is {outcome.folder / 'report.html'}")
 
 
 @app.command("methods")
@@ -183,24 +301,101 @@ def _hint(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _method(name: str | None) -> type[tr.methods.Method] | None:
+def _by_name(name: str, option: str) -> type[tr.methods.Method]:
     try:
-        return None if name is None else tr.methods.by_name(name)
+        return tr.methods.by_name(name)
     except ValueError:
-        hint = _hint(name or "", tr.methods.every())
-        _fail(f"--method must be a name from `tightrope methods`, got {name!r}{hint}")
+        hint = _hint(name, tr.methods.every())
+        _fail(f"{option} must be a name from `tightrope methods`, got {name!r}{hint}")
 
 
-def _case(target: str) -> tuple[tr.Problem, Any, tr.zoo.Solution | None]:
-    """The problem, where to start, and the solution where one is known."""
+def _report_modules() -> tuple[Any, Any]:
+    """The modules that run experiments and write reports, which need what the library itself does not."""
+    needed = [name for name in ("pandas", "pyarrow", "matplotlib", "plotly") if importlib.util.find_spec(name) is None]
+    if needed:
+        _fail(f"this command needs {', '.join(needed)}: pip install 'tightrope[all]'")
+    from . import report
+    from .experiments import base
+
+    return base, report
+
+
+def _run(experiment: Experiment, out: Path, quick: bool) -> Outcome:
+    from .experiments.base import run_experiment
+
+    try:
+        return run_experiment(experiment, out, quick)
+    except (TypeError, ValueError, OSError) as error:
+        _fail(f"{experiment.name}: {error}")
+    except KeyboardInterrupt:
+        typer.echo(f"tightrope: stopped; the same command goes on from what is in {out / experiment.name}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _entries(classes: list[type[tr.methods.Method]], grid: list[str]) -> Iterator[Entry]:
+    """Each method with all combinations of the values that are meant for it."""
+    from .experiments.base import Entry
+
+    asked = [_grid(each, classes) for each in grid]
+    for cls in classes:
+        named = {name: values for owner, name, values in asked if owner in ("", cls.__name__) and name in _numbers(cls)}
+        settings = [dict(zip(named, values, strict=True)) for values in itertools.product(*named.values())]
+        with _told(f"--grid for {cls.__name__}"):
+            methods = tuple(cls(**values) for values in settings)
+        note = f"--grid of {', '.join(named)}" if named else "nothing of it was in --grid" if grid else "its own"
+        yield Entry(cls.__name__, methods, note)
+
+
+def _grid(text: str, classes: list[type[tr.methods.Method]]) -> tuple[str, str, list[float]]:
+    """The method ('': each that has it), the hyper-parameter and the values of a --grid."""
+    name, equals, listed = text.partition("=")
+    owner, _, name = name.strip().rpartition(".")
+    try:
+        values = [float(value) for value in listed.split(",")]
+    except ValueError:
+        values = []
+    if not equals or not values:
+        _fail(f"--grid must be [METHOD.]NAME=V1,V2,… with numbers, got {text!r}")
+    owner = _by_name(owner, "--grid").__name__ if owner else ""
+    meant = [cls for cls in classes if owner in ("", cls.__name__)]
+    known = {each: None for cls in meant for each in _numbers(cls)}
+    if name not in known:
+        of = ", ".join(cls.__name__ for cls in meant) or f"{owner}, which is not among --methods"
+        _fail(
+            f"--grid must name a number of {of}; got {name!r}, expected one of {', '.join(known)}{_hint(name, known)}"
+        )
+    return owner, name, values
+
+
+def _numbers(cls: type[tr.methods.Method]) -> list[str]:
+    """The names of a method's hyper-parameters that are numbers."""
+    return [spec.name for spec in fields(cls) if "low" in spec.metadata]  # pyright: ignore[reportArgumentType]
+
+
+def _check_methods(problem: tr.Problem, x0: Any, entries: Iterable[Entry]) -> None:
+    """Say at once, before anything is run, that a method does not take the problem."""
+    try:
+        check_functions(problem, Parameters(x0))
+        for entry in entries:
+            check_accepts(problem, entry.grid[0])
+    except (TypeError, ValueError) as error:
+        _fail(str(error))
+
+
+def _case(target: str) -> partial[tuple[tr.Problem, Any, tr.zoo.Solution | None]]:
+    """Gives the problem, where to start, and the solution where one is known."""
     zoo = tr.zoo.every()
     if target in zoo:
-        return zoo[target]()
+        return partial(zoo[target])
     file, colon, name = target.rpartition(":")
     if not colon:
         expected = "TARGET must be a name from `tightrope problems` or file.py:object"
         _fail(f"{expected}, got {target!r}{_hint(target, zoo)}")
-    return _checked(target, _object(Path(file), name))
+    return partial(_own, Path(file), name)
+
+
+def _own(file: Path, name: str) -> tuple[tr.Problem, Any, tr.zoo.Solution | None]:
+    return _checked(f"{file}:{name}", _object(file, name))
 
 
 def _object(file: Path, name: str) -> Any:
@@ -252,6 +447,14 @@ def _table(*titles: str, lines: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_lines=lines, header_style="bold")
     for title in titles:
         table.add_column(title, overflow="fold")
+    return table
+
+
+def _experiment_table(experiments: Iterable[Experiment]) -> Table:
+    table = _table("experiment", "paper", "what it shows")
+    table.columns[0].no_wrap = True
+    for experiment in experiments:
+        table.add_row(experiment.name, experiment.paper, experiment.title)
     return table
 
 

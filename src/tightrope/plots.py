@@ -1,4 +1,4 @@
-"""Pictures: the curves of runs, and the data of the demonstration with its decision boundaries.
+"""Pictures: the curves of runs, one by one or over seeds, and the data of the demonstration with its decision boundaries.
 
 Figures are made without pyplot, so nothing is shown and no state is shared between threads; `figure.savefig(path)` writes a
 file. Colours are those of Okabe and Ito, which people with any kind of colour vision tell apart.
@@ -6,8 +6,10 @@ file. Colours are those of Okabe and Ito, which people with any kind of colour v
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -15,8 +17,11 @@ from jaxtyping import Bool, Float
 from .result import Result
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from .experiments.base import Column
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
@@ -24,6 +29,10 @@ LINES = ("-", "--", "-.", ":")
 COLUMNS = ("objective", "violation", "stationarity")
 LABELS = {"objective": "objective", "violation": "largest violation", "stationarity": "stationarity"}
 FONT = 10
+LABEL = 30
+"""Characters in a line of a vertical axis' label."""
+PER_LINE = 4
+"""Curves in a line of the legend."""
 DECADES = 9
 """How far below its largest value a logarithmic axis reaches; what is smaller is drawn as 0."""
 
@@ -64,6 +73,181 @@ def history(results: Result | Mapping[str, Result], axes: Sequence[Axes] | None 
     axes[0].plot([], [], color="black", linestyle="", marker="D", markersize=5, label="answer")
     axes[0].legend(fontsize=FONT - 1, frameon=False)
     return cast("Figure", axes[0].get_figure(root=True))
+
+
+class Band(NamedTuple):
+    """A curve over seeds, one entry a record: means over seeds, and how far the values spread around theirs.
+
+    Attributes:
+        steps: steps taken.
+        samples: rows drawn.
+        seconds: wall time.
+        mean: of the column.
+        low: mean less one standard deviation; on a logarithmic axis not below the least value of a seed.
+        high: mean plus one standard deviation.
+    """
+
+    steps: Float[np.ndarray, " records"]
+    samples: Float[np.ndarray, " records"]
+    seconds: Float[np.ndarray, " records"]
+    mean: Float[np.ndarray, " records"]
+    low: Float[np.ndarray, " records"]
+    high: Float[np.ndarray, " records"]
+
+
+def bands(frame: pd.DataFrame, column: str, log: bool = False) -> tuple[dict[str, Band], float]:
+    """The curve of every entry of a tidy frame, and where a logarithmic axis draws 0 (−∞: nothing is; 0: everything is).
+
+    Values that are not finite are left out; so is a record where there are no others.
+
+    Args:
+        frame: one row for each entry, seed and record, as `tightrope reproduce` writes them.
+        column: what is drawn.
+        log: whether it is on a logarithmic axis.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> frame = pd.DataFrame({"entry": "a", "step": 1, "samples": 2, "seconds": 0.1, "objective": [1.0, 3.0]})
+        >>> found, floor = plots.bands(frame, "objective")
+        >>> found["a"].mean, found["a"].high.round(2)
+        (array([2.]), array([3.41]))
+    """
+    finite: Any = frame[np.isfinite(frame[column])]
+    curves = {}
+    for label in frame["entry"].unique():
+        at = finite[finite["entry"] == label].groupby("step")
+        mean, spread = at[column].mean().to_numpy(float), at[column].std().fillna(0.0).to_numpy()
+        low = np.maximum(mean - spread, at[column].min().to_numpy()) if log else mean - spread
+        samples, seconds = (at[name].mean().to_numpy(float) for name in ("samples", "seconds"))
+        curves[str(label)] = Band(np.array(list(at.groups), float), samples, seconds, mean, low, mean + spread)
+    numbers = np.concatenate([np.concatenate([band.mean, band.low]) for band in curves.values()])
+    if not log or not (numbers <= (floor := _floor(numbers))).any():
+        return curves, -math.inf
+    clipped = {
+        label: band._replace(**{name: np.maximum(getattr(band, name), floor) for name in ("mean", "low", "high")})
+        for label, band in curves.items()
+    }
+    return clipped, float(floor)
+
+
+def curves(
+    frames: Mapping[str, pd.DataFrame],
+    columns: Sequence[Column],
+    against: Literal["samples", "seconds"] = "samples",
+    log_samples: bool = False,
+) -> Figure:
+    """Draw the runs of an experiment: a row of panels for each part, the mean over seeds ± one standard deviation.
+
+    Args:
+        frames: {part: tidy frame}.
+        columns: what is drawn, a panel each; those that a part does not have are left out there.
+        against: the horizontal axis; steps in place of samples where none are drawn.
+        log_samples: whether the axis of samples is logarithmic.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> from tightrope.experiments.base import Column
+        >>> frame = pd.DataFrame({"entry": "a", "step": [1, 2], "samples": [2, 4], "seconds": 0.1, "gap": [1.0, 0.1]})
+        >>> figure = plots.curves({"part": frame}, [Column("gap", "gap to the optimum", log=True)])
+        >>> figure.subfigs[0].axes[0].get_ylabel()
+        'gap to the optimum'
+    """
+    from matplotlib.figure import Figure
+
+    drawn = {part: [c for c in columns if c.name in frame] for part, frame in frames.items()}
+    heights = [2.9 + 0.25 * -(-len(legend(frame)) // PER_LINE) for frame in frames.values()]
+    width = 4.0 * max(max(map(len, drawn.values())), 2)
+    figure = Figure(figsize=(width, sum(heights)), dpi=150, layout="constrained")
+    rows = figure.subfigures(len(frames), height_ratios=heights, squeeze=False)[:, 0]
+    for row, (part, frame) in zip(rows, frames.items(), strict=True):
+        row.suptitle(part, fontsize=FONT + 2)
+        panels = np.ravel(row.subplots(1, len(drawn[part])))
+        for axes, column in zip(panels, drawn[part], strict=True):
+            _draw_bands(axes, frame, column, against, log_samples)
+        handles, labels = panels[0].get_legend_handles_labels()
+        place = {"loc": "outside lower center", "ncols": min(len(labels), PER_LINE), "frameon": False}
+        row.legend(handles, labels, fontsize=FONT, **place)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # what is laid out once need not be again for every file
+    return figure
+
+
+def axis(frame: pd.DataFrame, against: str) -> tuple[str, str]:
+    """The field of a `Band` for the horizontal axis, and its label: steps in place of samples where none are drawn.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> plots.axis(pd.DataFrame({"samples": [0, 0]}), "samples")
+        ('steps', 'steps (no rows are drawn)')
+    """
+    if against == "seconds":
+        return "seconds", "wall time (s)"
+    return ("samples", "samples drawn (rows)") if np.any(frame["samples"]) else ("steps", "steps (no rows are drawn)")
+
+
+def legend(frame: pd.DataFrame) -> dict[str, str]:
+    """By entry its text in the legend: the label, and how many runs diverged where some did.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> plots.legend(pd.DataFrame({"entry": "a", "seed": [0, 1], "status": ["budget", "diverged"]}))
+        {'a': 'a (1 of 2 runs diverged)'}
+    """
+    names = {str(label): str(label) for label in frame["entry"].unique()}
+    if "status" in frame:
+        for label in names:
+            runs: Any = frame[frame["entry"] == label].groupby("seed")
+            ends = runs["status"].last()
+            diverged = int((ends == "diverged").sum())
+            names[label] += f" ({diverged} of {len(ends)} runs diverged)" * (diverged > 0)
+    return names
+
+
+def wrapped(label: str) -> list[str]:
+    """The label of a vertical axis in lines that are not longer than the axis.
+
+    Example:
+        >>> from tightrope import plots
+        >>> plots.wrapped("distance to the nearest stationary point (m)")
+        ['distance to the nearest', 'stationary point (m)']
+    """
+    return textwrap.wrap(label, LABEL, break_long_words=False, break_on_hyphens=False)
+
+
+def style(number: int) -> tuple[str, str]:
+    """Colour and line style of a curve by its place in the legend.
+
+    Example:
+        >>> from tightrope import plots
+        >>> plots.style(0), plots.style(7)
+        (('#0072B2', '-'), ('#0072B2', '--'))
+    """
+    return COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+
+
+def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, log_samples: bool) -> None:
+    found, floor = bands(frame, column.name, column.log)
+    (place, title), names = axis(frame, against), legend(frame)
+    for number, (label, band) in enumerate(found.items()):
+        colour, line = style(number)
+        x = getattr(band, place)
+        axes.fill_between(x, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(x, band.mean, color=colour, linestyle=line, linewidth=1.6, label=names[label])
+    if column.log and floor != 0:
+        axes.set_yscale("log")
+    if floor > 0:
+        _zero_tick(axes, floor)
+    if log_samples and against == "samples":
+        axes.set_xscale("log")
+    else:
+        axes.ticklabel_format(axis="x", scilimits=(-3, 4), useMathText=True)
+    axes.set_xlabel(title, fontsize=FONT)
+    axes.set_ylabel("\n".join(wrapped(column.label)), fontsize=FONT)
+    _tidy(axes)
 
 
 def boundary(
@@ -121,11 +305,12 @@ def _draw_column(axes: Axes, several: Mapping[str, Result], column: str) -> None
         low = values <= floor  # drawn as dots at 0 that no line joins
         places = np.append(run.history["step"], run.steps)
         ending = " (diverged)" if run.status == "diverged" else ""
-        style = {"color": COLOURS[number % len(COLOURS)], "marker": ".", "markersize": 4}
-        line = {"linestyle": LINES[number // len(COLOURS) % len(LINES)], "linewidth": 1.2}
-        axes.plot(places[:-1], np.where(low, np.nan, values)[:-1], label=f"{label}{ending}", **style, **line)
-        axes.plot(places[:-1], np.where(low, floor, np.nan)[:-1], linestyle="", **style)
-        answer = style | {"marker": "D", "markersize": 6, "markeredgecolor": "black"}
+        colour, dashes = style(number)
+        dots = {"color": colour, "marker": ".", "markersize": 4}
+        line = {"linestyle": dashes, "linewidth": 1.2}
+        axes.plot(places[:-1], np.where(low, np.nan, values)[:-1], label=f"{label}{ending}", **dots, **line)
+        axes.plot(places[:-1], np.where(low, floor, np.nan)[:-1], linestyle="", **dots)
+        answer = dots | {"marker": "D", "markersize": 6, "markeredgecolor": "black"}
         axes.plot(places[-1], np.where(low, floor, values)[-1], clip_on=False, zorder=3, **answer)
     if floor > 0:
         axes.set_yscale("log")
@@ -144,10 +329,21 @@ def _floor(values: Float[np.ndarray, " records"]) -> float:
     return 10.0 ** (np.floor(np.log10(smallest)) - 1)
 
 
+def powers_above(floor: float, top: float) -> range:
+    """The powers of ten for the ticks of a logarithmic axis above the one at `floor`, which reads 0.
+
+    Example:
+        >>> from tightrope import plots
+        >>> list(plots.powers_above(1e-4, 30.0))
+        [-3, -2, -1, 0, 1, 2]
+    """
+    first, last = round(np.log10(floor)), int(np.ceil(np.log10(top)))
+    return range(first + 1, last + 1, max(1, (last - first) // 4))
+
+
 def _zero_tick(axes: Axes, floor: float) -> None:
     """Make the lowest tick of a logarithmic axis, at `floor`, read 0."""
-    first, last = round(np.log10(floor)), int(np.ceil(np.log10(axes.get_ylim()[1])))
-    powers = range(first + 1, last + 1, max(1, (last - first) // 4))
+    powers = powers_above(floor, axes.get_ylim()[1])
     axes.set_yticks([floor, *(10.0**power for power in powers)], ["0", *(f"$10^{{{power}}}$" for power in powers)])
     axes.minorticks_off()
     axes.set_ylim(bottom=floor / 2)

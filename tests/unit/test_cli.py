@@ -1,6 +1,7 @@
 """The command line: what it prints, what it writes, and how it says no."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import tightrope as tr
-from tightrope import cli, demo
+from tightrope import cli, demo, report
+from tightrope.experiments import base
 
 OWN = """
 import jax.numpy as jnp, tightrope as tr
@@ -55,10 +57,12 @@ def own_file(tmp_path):
 def test_help_names_every_command(arguments):
     answer = call(*arguments)
     assert answer.exit_code == 0
-    assert all(name in answer.output for name in ("demo", "solve", "methods", "problems", "--version"))
+    assert all(
+        name in answer.output for name in ("demo", "solve", "reproduce", "compare", "methods", "problems", "--version")
+    )
 
 
-@pytest.mark.parametrize("command", ["demo", "solve", "methods", "problems"])
+@pytest.mark.parametrize("command", ["demo", "solve", "reproduce", "compare", "methods", "problems"])
 def test_help_of_a_command_has_an_example(command):
     answer = call(command, "--help")
     assert answer.exit_code == 0
@@ -242,6 +246,119 @@ def test_bad_input_is_told_in_a_line(own_file, arguments, hints, monkeypatch):
     assert "Traceback" not in answer.output
     for hint in hints:
         assert hint in answer.stderr
+
+
+# ---------------------------------------------------------------------- compare and reproduce
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """What `compare` printed about a problem of a user's, and its folder."""
+    folder = tmp_path_factory.mktemp("compared")
+    (folder / "own.py").write_text(OWN)
+    methods = ["--methods", "gradient-descent-ascent,TruncatedMomentum", "--grid", "step_size=0.01,0.1"]
+    limits = ["--grid", "TruncatedMomentum.penalty=1,2,4", "--steps", 40, "--seeds", 2]
+    return call("compare", f"{folder / 'own.py'}:made", *methods, *limits, "--out", folder / "out", columns=120), folder
+
+
+def test_compare_prints_the_numbers_and_writes_what_reproduce_writes(compared):
+    answer, folder = compared
+    assert answer.exit_code == 0, answer.output
+    out = folder / "out" / "own-made"
+    assert re.search(r"GradientDescentAscent +[-\d.]+ .* [\d.]+", answer.stdout)
+    assert re.search(r"TruncatedMomentum +[-\d.]+ ", answer.stdout)
+    assert str(out / "report.html") in answer.stdout.replace("\n", "")
+    assert {"report.html", "checks.json", "figure.png", "figure.svg", "runs"} <= {path.name for path in out.iterdir()}
+
+
+def test_compare_tries_all_combinations_of_the_grid(compared):
+    _, folder = compared
+    tried = {}
+    for file in (folder / "out" / "own-made" / "runs").glob("*.json"):
+        about = json.loads(file.read_text())
+        tried[about["chosen"].partition("(")[0]] = {one["settings"] for one in about["tuning"]}
+    assert tried["GradientDescentAscent"] == {f"GradientDescentAscent(step_size={s})" for s in (0.01, 0.1)}
+    grid = {f"TruncatedMomentum(step_size={s}, penalty={p})" for s in (0.01, 0.1) for p in (1.0, 2.0, 4.0)}
+    assert tried["TruncatedMomentum"] == grid
+
+
+def test_compare_stopped_says_how_to_go_on(own_file, monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(base, "run_experiment", interrupted)
+    answer = call("compare", f"{own_file}:made", "--methods", "TruncatedMomentum", "--out", tmp_path)
+    assert answer.exit_code == 130
+    assert "the same command goes on" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hints"),
+    [
+        (["lens", "--methods", "SwitchinSubgradient"], ["--methods", "SwitchingSubgradient"]),
+        (["lans", "--methods", "AdaptivePenalty"], ["TARGET", "lens"]),
+        (["lens", "--methods", "StochasticSQP"], ["StochasticSQP"]),
+        (["lens", "--methods", "AdaptivePenalty", "--steps", "5", "--samples", "5"], ["--steps and --samples"]),
+        (["lens", "--methods", "AdaptivePenalty", "--samples", "50"], ["draws none; use steps"]),
+        (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size"], ["--grid", "'step_size'"]),
+        (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size=a,b"], ["with numbers"]),
+        (["lens", "--methods", "GradientDescentAscent", "--grid", "stepsize=1,2"], ["'stepsize'", "step_size"]),
+        (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size=-1"], ["step_size", "above 0"]),
+        (
+            ["lens", "--methods", "GradientDescentAscent", "--grid", "LinearizedPenalty.penalty=1"],
+            ["not among --methods"],
+        ),
+    ],
+)
+def test_bad_comparisons_are_told_in_a_line(arguments, hints, tmp_path):
+    answer = call("compare", *arguments, "--out", tmp_path)
+    assert answer.exit_code == 2
+    assert "Traceback" not in answer.output
+    for hint in hints:
+        assert hint in answer.stderr
+
+
+def test_reproduce_lists_every_experiment():
+    output = call("reproduce", "--list").output
+    for name, experiment in base.every().items():
+        assert re.search(rf"^ *{name} ", output, re.MULTILINE)
+        assert letters(experiment.title) <= letters(output)
+
+
+def test_reproduce_of_something_else_is_told_in_a_line():
+    answer = call("reproduce", "rate")
+    assert answer.exit_code == 2
+    assert "did you mean rates?" in answer.stderr
+    assert call("reproduce").exit_code == 2
+
+
+def test_reproduce_writes_the_summary(tmp_path):
+    assert call("reproduce", "--summary", tmp_path / "all.md").exit_code == 0
+    assert (tmp_path / "all.md").read_text(encoding="utf-8") == report.summary(base.committed())
+    assert call("reproduce", "--summary", tmp_path).exit_code == 2
+
+
+def test_reproduce_prints_the_claims_and_where_the_report_is(monkeypatch, tmp_path):
+    def made(experiment, out, quick):
+        checks = [base.Check("a is lower", {"a": 1.0}, True), base.Check("b is lower", 2.0, False)]
+        return base.Outcome(experiment, quick, out / experiment.name, {}, {}, {}, checks)
+
+    monkeypatch.setattr(base, "run_experiment", made)
+    answer = call("reproduce", "rates", "--quick", "--out", tmp_path)
+    assert re.search(r"a is lower +a: 1 +yes", answer.stdout)
+    assert re.search(r"b is lower +2 +no", answer.stdout)
+    assert "1 of 2 claims hold. The quick version is too short" in answer.stdout
+    assert "report.html" in answer.stdout
+
+
+def test_without_plotly_there_is_a_hint(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "plotly" else find(name, *rest)
+    )
+    answer = call("reproduce", "--list")
+    assert answer.exit_code == 2
+    assert "plotly: pip install 'tightrope[all]'" in answer.stderr
 
 
 # ---------------------------------------------------------------------- what is imported

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 import tightrope as tr
 from tightrope import plots
+from tightrope.experiments.base import Column
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,67 @@ def test_boundary_is_where_the_score_is_zero(weights):
 def test_pyplot_is_not_used(solved, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would raise
     assert plots.history(solved).axes
+
+
+# ---------------------------------------------------------------------- curves over seeds
+
+
+def tidy(values, **columns):
+    """Two seeds of one entry, a record for each pair of values."""
+    rows = [
+        {"entry": "a", "seed": seed, "step": step, "samples": 4 * step, "seconds": 0.5 * step, "value": pair[seed]}
+        for step, pair in enumerate(values)
+        for seed in (0, 1)
+    ]
+    return pd.DataFrame(rows).assign(**columns)
+
+
+def test_a_band_is_the_mean_and_one_standard_deviation_to_both_sides():
+    found, floor = plots.bands(tidy([(1.0, 3.0), (2.0, 2.0)]), "value")
+    band, spread = found["a"], np.sqrt(2.0)
+    np.testing.assert_allclose(band.mean, [2.0, 2.0])
+    np.testing.assert_allclose(band.low, [2.0 - spread, 2.0])
+    np.testing.assert_allclose(band.high, [2.0 + spread, 2.0])
+    np.testing.assert_array_equal(band.steps, [0, 1])
+    np.testing.assert_array_equal(band.samples, [0, 4])
+    np.testing.assert_array_equal(band.seconds, [0, 0.5])
+    assert floor == -np.inf
+
+
+def test_on_a_logarithmic_axis_a_band_ends_at_the_lowest_seed_and_zeros_are_drawn_below_all():
+    found, floor = plots.bands(tidy([(0.1, 10.0), (0.0, 0.0)]), "value", log=True)
+    assert found["a"].low[0] == 0.1
+    assert floor == pytest.approx(0.01)
+    assert found["a"].mean[1] == floor
+    found, floor = plots.bands(tidy([(0.0, 0.0)]), "value", log=True)
+    assert floor == 0.0
+
+
+def test_values_that_are_not_finite_are_left_out_of_a_band():
+    found, _ = plots.bands(tidy([(1.0, np.inf), (np.nan, np.nan)]), "value")
+    np.testing.assert_array_equal(found["a"].mean, [1.0])
+    np.testing.assert_array_equal(found["a"].low, [1.0])
+
+
+def test_curves_have_a_panel_for_each_part_and_column_that_it_has_with_units():
+    frames = {"first": tidy([(1.0, 3.0), (0.0, 0.0)]), "second": tidy([(1.0, 2.0)], other=1.0, samples=0)}
+    columns = [Column("value", "value (m)", log=True), Column("other", "other (kg)")]
+    figure = plots.curves(frames, columns)
+    first, second = figure.subfigs
+    assert [axes.get_ylabel() for axes in first.axes] == ["value (m)"]
+    assert [axes.get_ylabel() for axes in second.axes] == ["value (m)", "other (kg)"]
+    assert first.axes[0].get_xlabel() == "samples drawn (rows)"
+    assert second.axes[0].get_xlabel() == "steps (no rows are drawn)"
+    assert first.axes[0].get_yscale() == "log"
+    assert first.axes[0].get_yticklabels()[0].get_text() == "0"
+    assert plots.curves(frames, columns, "seconds").subfigs[0].axes[0].get_xlabel() == "wall time (s)"
+    assert min(text.get_fontsize() for axes in first.axes for text in axes.get_yticklabels()) >= 9
+
+
+def test_the_axis_of_samples_may_be_logarithmic_that_of_time_is_not():
+    frames = {"first": tidy([(1.0, 3.0), (2.0, 2.0)])}
+    scales = [
+        plots.curves(frames, [Column("value", "v")], against, log_samples=True).subfigs[0].axes[0].get_xscale()
+        for against in ("samples", "seconds")
+    ]
+    assert scales == ["log", "linear"]

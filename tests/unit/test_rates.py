@@ -5,11 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import tightrope as tr
+from tightrope.experiments import base
 from tightrope.experiments.rates import problems
-from tightrope.experiments.rates.__main__ import AVERAGES, CERTAIN
+from tightrope.experiments.rates.config import AVERAGES, CERTAIN, EVERY
 from tightrope.experiments.rates.measure import curves, records, slope
 from tightrope.parameters import Parameters
 from tightrope.reformulate import oracle_for
@@ -51,7 +53,8 @@ def test_the_optimum_of_the_budget_problem_is_a_kkt_point_inside_the_box():
 
 
 def test_curves_are_running_means_over_the_iterates_that_solve_visits():
-    case, method, multipliers, _ = CERTAIN["2a, θ=1 known, ball"]
+    make, method, multipliers, *_ = CERTAIN["2a, θ=1 known, ball"]
+    case = make()
     steps, seen = 40, []
     tr.solve(
         case.problem, case.start, method, steps=steps, seed=1, record=1, callback=lambda row: seen.append(row["x"])
@@ -65,6 +68,7 @@ def test_curves_are_running_means_over_the_iterates_that_solve_visits():
     found = curves(case, method, multipliers, steps, seeds=2)
     np.testing.assert_allclose(found.violation[1], [violations[:k].mean() for k in found.k], rtol=1e-3)
     np.testing.assert_allclose(found.last_violation[1], violations[found.k - 1], rtol=1e-3)
+    assert (found.rows == 1).all()
     np.testing.assert_allclose(found.stationarity[1], [np.mean(residuals[:k]) for k in found.k], rtol=1e-3)
 
 
@@ -80,3 +84,41 @@ def test_the_slope_is_that_of_the_last_decade_alone():
 def test_every_rate_of_papers_one_and_two_is_among_the_measurements():
     names = " ".join([*AVERAGES, *CERTAIN])
     assert all(variant in names for variant in ("1a", "1b", "1c", "1d", "2a", "2b"))
+
+
+def test_every_measurement_is_among_the_committed_claims():
+    claims = [check["claim"] for check in base.committed()["rates"][1]["checks"]]
+    assert all(sum(claim.startswith(f"{name}: ") for claim in claims) == 2 for name in EVERY)
+    assert len(claims) == 2 * len(EVERY)
+
+
+def curve(exponent, seeds=4, **columns):
+    """A frame whose columns fall as k^exponent, the last seed's ten times as high."""
+    k = records(10_000)
+    values = np.concatenate([(10.0 if seed == seeds - 1 else 1.0) * k**exponent for seed in range(seeds)])
+    about = {"entry": columns.pop("entry"), "seed": np.repeat(np.arange(seeds), len(k)), "step": np.tile(k, seeds)}
+    names = ("mean_stationarity", "mean_violation", "last_violation", "gap")
+    return pd.DataFrame(about | dict.fromkeys(names, values) | {"output_violation": -values})
+
+
+@pytest.mark.parametrize(("exponent", "holds"), [(-0.6, False), (-0.63, True), (-0.8, True)])
+def test_a_slope_holds_up_to_the_margin(exponent, holds):
+    checks = base.every()["rates"].claims({"paper 1": curve(exponent, entry="1a")})
+    assert [check.holds for check in checks] == [holds] * 2
+    assert checks[0].measured == pytest.approx(exponent, abs=1e-4)
+    assert "10,000, 4 seeds, LinearizedALM()" in checks[0].detail
+
+
+def test_paper_two_is_judged_by_its_worst_seed():
+    frame = curve(-0.6, entry="2a, θ unknown, box")
+    worst = frame["seed"] == 3
+    frame.loc[worst, "last_violation"] = 1.0
+    judged = base.every()["rates"].claims({"paper 2": frame})
+    assert [check.holds for check in judged] == [False, True]
+
+
+def test_paper_five_may_not_violate():
+    frame = curve(-0.6, entry="5a")
+    judge = base.every()["rates"].claims
+    assert [check.holds for check in judge({"paper 5": frame})] == [True, True]
+    assert [check.holds for check in judge({"paper 5": frame.assign(output_violation=0.01)})] == [True, False]

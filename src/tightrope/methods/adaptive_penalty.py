@@ -248,7 +248,7 @@ class AdaptivePenalty(Method):
             penalty=penalty,
             multipliers=y,
             row_size=jnp.where(finite, row_size, state.row_size),
-            stuck=steering.hopeless,
+            stuck=steering.hopeless & (jnp.sum(_outside(h, oracle) ** 2) > 9.0 * state.noise[1].error),
             refused=state.refused + ~accept,
         )
         return state, info

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Float
 
 from ...loop import draw_of, start
@@ -15,6 +17,8 @@ from ...methods.base import Draw, Method, as_arrays
 from ...parameters import Parameters
 from ...reformulate import oracle_for
 from ...validate import check_functions
+from ..base import Entry
+from .config import EVERY, HORIZONS
 from .problems import Case
 
 Multipliers = Callable[[Any, Any, Array, Array], Array]
@@ -22,11 +26,13 @@ Multipliers = Callable[[Any, Any, Array, Array], Array]
 
 
 class Curves(NamedTuple):
-    """At each recorded k and for each seed: running means of squared residuals, and ‖c‖² at x_{k+1} itself."""
+    """At each recorded k and for each seed: running means of squared residuals and of rows drawn, ‖c‖² at x_{k+1} itself."""
 
+    seconds: float
     k: np.ndarray
     stationarity: Float[np.ndarray, "seeds records"]
     violation: Float[np.ndarray, "seeds records"]
+    rows: Float[np.ndarray, "seeds records"]
     last_violation: Float[np.ndarray, "seeds records"]
 
 
@@ -52,10 +58,10 @@ def curves(case: Case, method: Method, multipliers: Multipliers, steps: int, see
     def step(method: Method, key: Array, k: Array, carried: tuple[Any, Array]) -> tuple[Any, Array]:
         state, total = carried
         draw = Draw(*draw_of(oracle, roles, key, k), jax.random.fold_in(key, k), k, horizon)
-        state, _ = method.step(oracle, state, draw)
-        return state, total + residuals(method, state, k)
+        state, info = method.step(oracle, state, draw)
+        return state, total + jnp.append(residuals(method, state, k), info.samples)
 
-    def run(key: Array, asked: Method) -> Float[Array, "records 3"]:
+    def run(key: Array, asked: Method) -> Float[Array, "records 4"]:
         filled, carry = start(oracle, asked, parameters.start, key, horizon)
 
         def stretch(carried: tuple[Any, Array, Array], end: Array) -> Any:
@@ -66,16 +72,39 @@ def curves(case: Case, method: Method, multipliers: Multipliers, steps: int, see
             now = residuals(filled, state, end)[1:]
             return (state, total, end + 1), jnp.concatenate([total / end, now])
 
-        begin = carry.state, jnp.zeros(2, parameters.dtype), jnp.int32(1)
+        begin = carry.state, jnp.zeros(3, parameters.dtype), jnp.int32(1)
         return jax.lax.scan(stretch, begin, jnp.asarray(at, jnp.int32))[1]
 
     keys = jax.vmap(jax.random.key)(np.arange(seeds, dtype=np.uint32))
-    found = np.asarray(jax.jit(jax.vmap(run, in_axes=(0, None)))(keys, as_arrays(method, parameters.dtype)))
-    return Curves(at, *np.moveaxis(found, -1, 0))
+    given = keys, as_arrays(method, parameters.dtype)
+    program = jax.jit(jax.vmap(run, in_axes=(0, None))).lower(*given).compile()
+    began = time.perf_counter()
+    found = np.asarray(program(*given))
+    return Curves(time.perf_counter() - began, at, *np.moveaxis(found, -1, 0))
 
 
-def outputs(case: Case, method: Method, horizons: list[int], seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each horizon T and seed the gap F(x̄) − F* of the method's output and its largest H(x̄)."""
+def averages(steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
+    """The curves of a method of papers 1 and 2 as a tidy frame."""
+    case, method, multipliers, _, _ = EVERY[entry.label]
+    assert multipliers is not None
+    found = curves(case(), method, multipliers, steps, seeds)
+    one = [np.tile(column, seeds) for column in (found.k, found.seconds * found.k / steps)]
+    return pd.DataFrame(
+        {
+            "seed": np.repeat(np.arange(seeds), len(found.k)),
+            "step": one[0],
+            "samples": np.rint(one[0] * np.ravel(found.rows)).astype(int),
+            "seconds": one[1],
+            "mean_stationarity": np.ravel(found.stationarity),
+            "mean_violation": np.ravel(found.violation),
+            "last_violation": np.ravel(found.last_violation),
+        }
+    )
+
+
+def outputs(steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
+    """For several horizons T and each seed the gap F(x̄) − F* of the method's output and its largest H(x̄) (paper 5)."""
+    case, method = EVERY[entry.label].case(), EVERY[entry.label].method
     parameters = Parameters(case.start)
     sizes = check_functions(case.problem, parameters)
     oracle = oracle_for(case.problem, parameters, sizes, method.accepts.form)
@@ -83,21 +112,30 @@ def outputs(case: Case, method: Method, horizons: list[int], seeds: int) -> tupl
     assert case.optimum is not None
     optimum = case.optimum
 
-    def run(key: Array, horizon: Array, asked: Method) -> Float[Array, " 2"]:
+    def run(key: Array, horizon: Array, asked: Method) -> Float[Array, " 3"]:
         filled, carry = start(oracle, asked, parameters.start, key, horizon)
 
-        def step(k: Array, state: Any) -> Any:
+        def step(k: Array, carried: tuple[Any, Array]) -> tuple[Any, Array]:
+            state, rows = carried
             draw = Draw(*draw_of(oracle, roles, key, k), jax.random.fold_in(key, k), k, horizon)
-            return filled.step(oracle, state, draw)[0]
+            state, info = filled.step(oracle, state, draw)
+            return state, rows + info.samples
 
-        x = filled.output(jax.lax.fori_loop(1, horizon + 1, step, carry.state))
-        return jnp.stack([case.objective(x) - optimum, jnp.max(case.constraint(x))])
+        state, rows = jax.lax.fori_loop(1, horizon + 1, step, (carry.state, jnp.int32(0)))
+        x = filled.output(state)
+        return jnp.stack([rows, case.objective(x) - optimum, jnp.max(case.constraint(x))])
 
-    program = jax.jit(jax.vmap(run, in_axes=(0, None, None)))
     keys = jax.vmap(jax.random.key)(np.arange(seeds, dtype=np.uint32))
     given = as_arrays(method, parameters.dtype)
-    found = np.stack([np.asarray(program(keys, np.int32(horizon), given)) for horizon in horizons])
-    return found[..., 0], found[..., 1]
+    program = jax.jit(jax.vmap(run, in_axes=(0, None, None))).lower(keys, np.int32(0), given).compile()
+    frames = []
+    for horizon in np.geomspace(steps / 10, steps, HORIZONS).astype(int):
+        began = time.perf_counter()
+        rows, gaps, violations = np.asarray(program(keys, np.int32(horizon), given)).T
+        took = time.perf_counter() - began
+        about = {"seed": np.arange(seeds), "step": horizon, "samples": rows.astype(int), "seconds": took}
+        frames.append(pd.DataFrame(about | {"gap": gaps, "output_violation": violations}))
+    return pd.concat(frames, ignore_index=True)
 
 
 def slope(k: np.ndarray, values: np.ndarray) -> float:

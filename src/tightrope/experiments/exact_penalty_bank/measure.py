@@ -1,0 +1,28 @@
+"""The runs of several settings of a method, all of which are kept: how much it depends on them."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ...record import Record
+from ...sweep import sweep
+from ..base import Entry
+from . import config
+from .problem import make, metrics
+
+PILOT = 500
+"""Steps of a first run, which tells how many samples a step draws."""
+
+
+def around(name: str, rows: int | None, samples: int, seeds: int, entry: Entry) -> pd.DataFrame:
+    """The runs of every setting of an entry, with the column `setting`; `seed` numbers all runs."""
+    problem, x0 = make(name, rows)
+    drawn = sweep(problem, x0, entry.grid[0], steps=PILOT, seeds=seeds, record=PILOT).results[0].samples
+    steps = round(samples * PILOT / drawn)
+    record = Record(-(-steps // config.FEW_RECORDS), metrics(name, rows))
+    found = []
+    for setting, method in enumerate(entry.grid):
+        for run in sweep(problem, x0, method, steps=steps, seeds=seeds, record=record).results:
+            numbers = {"seed": setting * seeds + run.seed, "setting": setting, "status": run.status}
+            found.append(run.history.to_pandas().assign(**numbers))
+    return pd.concat(found, ignore_index=True)

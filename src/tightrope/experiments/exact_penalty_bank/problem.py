@@ -1,0 +1,99 @@
+"""Logistic regression on the unit sphere under ten linear equations that are known through samples (paper 3, Section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ... import datasets
+from ...data import Dataset
+from ...problem import Problem, equals
+from . import config
+
+Draws = dict[str, np.ndarray]
+
+
+def loss(x: Float[Array, " n"], batch: dict[str, Array]) -> Float[Array, ""]:
+    """Mean logistic loss."""
+    return jnp.mean(jax.nn.softplus(-batch["y"] * (batch["x"] @ x)))
+
+
+def linear(x: Float[Array, " n"], batch: dict[str, Array]) -> Float[Array, " 10"]:
+    """Mean of Ax − a."""
+    return jnp.mean(batch["A"] @ x - batch["a"], axis=0)
+
+
+def sphere(x: Float[Array, " n"]) -> Float[Array, ""]:
+    """‖x‖²."""
+    return x @ x
+
+
+def draws(n: int, count: int = config.DRAWS) -> Draws:
+    """Samples of (A, a) around A0 and a0, which are drawn once; the second numbers of the paper's normals are variances."""
+    rng = np.random.default_rng(config.DATA_SEED)
+    centre, right = rng.normal(1.0, 10.0, (config.EQUATIONS, n)), rng.normal(1.0, 10.0, config.EQUATIONS)
+    spread = np.sqrt(1e-3)
+    return {
+        "A": rng.normal(centre, spread / np.sqrt(n), (count, config.EQUATIONS, n)).astype(np.float32),
+        "a": rng.normal(right, spread, (count, config.EQUATIONS)).astype(np.float32),
+    }
+
+
+def start(n: int) -> Float[np.ndarray, " n"]:
+    """A Gaussian vector of length 0.01, the same for every run."""
+    x = np.random.default_rng(config.DATA_SEED + 1).normal(size=n)
+    return (0.01 * x / np.linalg.norm(x)).astype(np.float32)
+
+
+@cache
+def rows(name: str, count: int | None) -> dict[str, np.ndarray]:
+    """All rows of a data set with both of its parts, or the first `count`."""
+    arrays = datasets.load(name).all()
+    return {key: arrays[key][:count] for key in ("x", "y")}
+
+
+@cache
+def make(name: str, count: int | None = None) -> tuple[Problem, Float[np.ndarray, " n"]]:
+    """The problem on a data set (or on its first rows), and where to start; made once: it keeps its programs."""
+    data = Dataset(rows(name, count), config.BATCH)
+    n = data.arrays["x"].shape[1]
+    constraints = [
+        equals(linear, data=Dataset(draws(n), config.BATCH), name="linear"),
+        equals(sphere, 1.0, name="sphere"),
+    ]
+    return Problem(loss, constraints, data=data), start(n)
+
+
+@cache
+def metrics(name: str, count: int | None = None) -> dict[str, Callable[[Any, Any], Array]]:
+    """Objective, ‖c‖ and min over λ of ‖∇F + Jᵀλ‖ on all rows and all draws: the records' own are on a part of the rows."""
+    data = jax.tree.map(jnp.asarray, rows(name, count))
+    samples = draws(data["x"].shape[1])
+    mean = {
+        key: jnp.asarray(value.mean(axis=0, keepdims=True, dtype=float), jnp.float32) for key, value in samples.items()
+    }
+
+    def constraints(x: Array) -> Array:
+        return jnp.append(linear(x, mean), sphere(x) - 1.0)
+
+    @jax.jit
+    def violation(x: Array, _: Any) -> Array:
+        return jnp.linalg.norm(constraints(x))
+
+    @jax.jit
+    def residual(x: Array, _: Any) -> Array:
+        gradient, jacobian = jax.grad(loss)(x, data), jax.jacrev(constraints)(x)
+        basis = jnp.linalg.qr(jacobian.T)[0]
+        return jnp.linalg.norm(gradient - basis @ (basis.T @ gradient))
+
+    @jax.jit
+    def objective(x: Array, _: Any) -> Array:
+        return loss(x, data)
+
+    return {"loss": objective, "norm of c": violation, "KKT residual": residual}

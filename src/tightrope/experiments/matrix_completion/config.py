@@ -1,0 +1,48 @@
+"""The numbers of the experiment, and why."""
+
+from __future__ import annotations
+
+from ...methods import ConservativeFrankWolfe, Method, StochasticFrankWolfe
+
+# ---------------------------------------------------------------------- from the paper (Section IV-B)
+
+ROWS, COLUMNS, RANK = 200, 300, 10
+ZEROS_LEFT, ZEROS_RIGHT = 0.7, 0.5
+"""The probability that an entry of a factor is zero."""
+SEEN_ZEROS, SEEN_OTHERS = 0.01, 0.9
+"""The share of the zeros and of the other entries that is observed."""
+NOISE = 1e-3
+"""γ."""
+STEPS, BATCH = 3000, 200
+STEP_SIZE, MOMENTUM, REGULARIZATION, TIGHTENING = 0.68, 1.25, 0.25, 0.77
+"""η0, ρ0, δ and v0 of FW-CSOA; v = v0/√T, as in the paper's experiment."""
+WEIGHT = 5e-6
+"""τ of SCGD."""
+
+# ---------------------------------------------------------------------- ours, as the paper does not say
+
+DATA_SEED = 0
+"""The matrix and what is observed of it are the same for every run."""
+BATCHES = (50, BATCH, 800)
+"""b; the paper names only 200."""
+SEEDS, RECORDS = 3, 60
+QUICK = {"shape": (20, 30, 2), "batches": (20,), "steps": 200, "seeds": 2}
+"""The quick version: a smaller matrix of smaller rank, one b, fewer steps and seeds."""
+
+CONSERVATIVE, BY_ENTRY, BY_MEAN = "FW-CSOA", "SCGD, τ on the sum", "SCGD, τ on the mean"
+
+
+def methods(unobserved: int) -> dict[str, Method]:
+    """One setting each, the paper's.
+
+    Objective and constraint are means over their entries here, as a batch of entries estimates them. τ = 5e-6 makes sense in
+    these units if it weighs the SUM of ½X² over the unobserved entries, τ times their number for the mean; weighing the mean
+    itself, it does next to nothing. Both are run.
+    """
+    return {
+        CONSERVATIVE: ConservativeFrankWolfe(
+            STEP_SIZE, MOMENTUM, TIGHTENING, REGULARIZATION, tightening_rate="experiment"
+        ),
+        BY_ENTRY: StochasticFrankWolfe(WEIGHT * unobserved),
+        BY_MEAN: StochasticFrankWolfe(WEIGHT),
+    }

@@ -1,0 +1,80 @@
+"""The curves of many runs at once, from the whole matrix at every step, so that averages over a run are exact.
+
+The general runner evaluates stationarity at every record, which takes hundreds of singular value decompositions here and is
+not asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float
+
+from ...loop import draw_of, start
+from ...methods.base import Draw, as_arrays
+from ...parameters import Parameters
+from ...reformulate import oracle_for
+from ...validate import check_functions
+from ..base import Entry
+from . import config
+from .problem import instance, make
+
+MEASURED = ("normalised error", "violation", "average violation", "output error", "output violation")
+
+
+def curves(shape: tuple[int, ...], batch: int, steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
+    """The tidy frame of an entry.
+
+    Normalised error: Σ (X − M)² / Σ M² over the observed entries. Violation: ½ Σ X² / β − 1 over the unobserved ones, negative
+    where there is none; the average violation has the mean of ½ Σ X² over all iterates so far. Output: what the method would
+    return: the mean of the iterates for FW-CSOA, the last one for SCGD.
+    """
+    (problem, x0), case, (method,) = make(batch, *shape), instance(*shape), entry.grid
+    parameters = Parameters(x0)
+    oracle = oracle_for(problem, parameters, check_functions(problem, parameters), method.accepts.form)
+    roles, horizon = method.roles(oracle), jnp.int32(steps)
+    at = np.unique(np.linspace(1, steps, config.RECORDS).astype(np.int32))
+    noisy, observed = jnp.asarray(case.noisy, jnp.float32), jnp.asarray(case.observed)
+
+    def error(x: Float[Array, " n"]) -> Float[Array, ""]:
+        difference = jnp.where(observed, x.reshape(noisy.shape) - noisy, 0.0)
+        return jnp.sum(difference**2) / jnp.sum(jnp.where(observed, noisy, 0.0) ** 2)
+
+    def violation(x: Float[Array, " n"]) -> Float[Array, ""]:
+        """½ Σ X² / β − 1."""
+        return 0.5 * jnp.sum(jnp.where(observed, 0.0, x.reshape(noisy.shape)) ** 2) / case.bound - 1.0
+
+    def run(key: Array) -> Float[Array, "records numbers"]:
+        filled, carry = start(oracle, as_arrays(method, parameters.dtype), parameters.start, key, horizon)
+
+        def step(k: Array, carried: tuple[Any, Array]) -> tuple[Any, Array]:
+            state, total = carried
+            draw = Draw(*draw_of(oracle, roles, key, k), jax.random.fold_in(key, k), k, horizon)
+            return filled.step(oracle, state, draw)[0], total + violation(state.x)
+
+        def stretch(carried: tuple[Any, Array, Array], end: Array) -> Any:
+            state, total, first = carried
+            state, total = jax.lax.fori_loop(first, end + 1, step, (state, total))
+            output = filled.output(state)
+            row = jnp.stack([error(state.x), violation(state.x), total / end, error(output), violation(output)])
+            return (state, total, end + 1), row
+
+        return jax.lax.scan(stretch, (carry.state, jnp.zeros(()), jnp.int32(1)), jnp.asarray(at))[1]
+
+    keys = jax.vmap(jax.random.key)(np.arange(seeds, dtype=np.uint32))
+    program = jax.jit(jax.vmap(run)).lower(keys).compile()
+    began = time.perf_counter()
+    found = np.asarray(program(keys)).reshape(-1, len(MEASURED))
+    steps_done = np.tile(at, seeds)
+    columns = {
+        "seed": np.repeat(np.arange(seeds), len(at)),
+        "step": steps_done,
+        "samples": 2 * batch * steps_done,
+        "seconds": (time.perf_counter() - began) * steps_done / steps,
+    }
+    return pd.DataFrame(columns | dict(zip(MEASURED, found.T, strict=True)))

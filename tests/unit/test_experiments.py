@@ -1,0 +1,319 @@
+"""How experiments are run: equal budgets, a choice by score, files that a stopped run goes on from, claims that are kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import tightrope as tr
+from tightrope import report
+from tightrope.experiments import base
+from tightrope.experiments.base import TUNING_SEED, Check, Entry, Experiment, Part, run_experiment
+
+ROOT = Path(__file__).parents[2]
+GDA, SSG = tr.methods.GradientDescentAscent, tr.methods.SwitchingSubgradient
+ROWS = 1200
+RADII = [0.01, 0.1, 0.3]
+
+
+@cache
+def make():
+    """The same problem each time, so that programs are compiled once: least squares under a sampled budget."""
+    data = tr.Sampler(lambda key, rows: 1.0 + jax.random.normal(key, (rows, 2)), batch_size=2)
+    budget = tr.at_most(lambda x, batch: jnp.sum(x) + 0.1 * jnp.mean(batch), 1.0, data=data, name="budget")
+    return tr.Problem(lambda x, batch: jnp.mean((x - batch) ** 2), budget, data=data), jnp.zeros(2)
+
+
+ENTRIES = (
+    Entry("GDA", tuple(GDA(step_size=s) for s in RADII), note="ours"),
+    Entry("SSG (sampled)", tuple(SSG(step_size=s, values="sampled") for s in RADII)),
+)
+PART = Part(
+    "tiny", make, ENTRIES, samples=ROWS, seeds=2, records=5, metrics=lambda: {"norm": lambda x, _: (x**2).sum()}
+)
+
+
+def experiment(*parts, claims=lambda runs: [Check("it ran", {"rows": float(len(runs["tiny"]))}, True, "counted")]):
+    return Experiment("test", "A test", "no paper", "", lambda quick: parts, claims)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run_experiment(experiment(PART), tmp_path_factory.mktemp("done"))
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(done, monkeypatch):
+    """Only the first run draws."""
+    monkeypatch.setattr(base, "_write", lambda outcome: None)
+
+
+@pytest.fixture
+def sweeps(monkeypatch):
+    """The methods of every call of `sweep`."""
+    calls = []
+
+    def counted(problem, x0, methods, **options):
+        calls.append(methods)
+        return tr.sweep(problem, x0, methods, **options)
+
+    monkeypatch.setattr(base, "sweep", counted)
+    return calls
+
+
+def test_everything_is_written(done):
+    files = {path.relative_to(done.folder).as_posix() for path in done.folder.rglob("*") if path.is_file()}
+    runs = {f"runs/tiny.{entry}.{ending}" for entry in ("GDA", "SSG-sampled") for ending in ("json", "parquet")}
+    figures = {f"{name}.{ending}" for name in ("figure", "figure-time") for ending in ("png", "svg")}
+    assert files == runs | figures | {"report.html", "checks.json"}
+
+
+def test_claims_are_in_checks_json(done):
+    written = json.loads((done.folder / "checks.json").read_text())
+    assert written["checks"] == [asdict(check) for check in done.checks]
+    assert written["checks"][0] == {"claim": "it ran", "measured": {"rows": 24.0}, "holds": True, "detail": "counted"}
+    assert (written["experiment"], written["quick"]) == ("test", False)
+    assert written["versions"]["jax"]
+    assert written["seconds"] >= 0
+
+
+def test_the_frame_has_a_row_for_each_entry_seed_and_record(done):
+    frame = done.frames["tiny"]
+    columns = "entry seed step samples epochs seconds objective violation stationarity budget norm status"
+    assert list(frame.columns) == columns.split(" ")
+    assert frame.groupby(["entry", "seed"]).size().to_dict() == {(e.label, s): 6 for e in ENTRIES for s in (0, 1)}
+    saved = pd.read_parquet(done.folder / "runs" / "tiny.GDA.parquet")
+    pd.testing.assert_frame_equal(saved, frame[frame["entry"] == "GDA"].reset_index(drop=True))
+
+
+def test_every_entry_draws_as_many_rows_in_tuning_and_in_the_end(done):
+    for run in done.runs["tiny"].values():
+        drawn = [tried["rows"] for tried in run["tuning"]] + run["rows"]
+        assert all(ROWS - drawn[0] / run["steps"] < rows <= ROWS for rows in drawn)
+    assert (
+        len({run["steps"] for run in done.runs["tiny"].values()}) == 2
+    )  # a step of one draws more than one of the other
+    recorded = done.frames["tiny"].query("entry == 'GDA'").groupby("seed")["samples"].max()
+    assert recorded.tolist() == done.runs["tiny"]["GDA"]["rows"]
+
+
+def test_the_setting_with_the_smallest_score_goes_on(done):
+    for entry in ENTRIES:
+        run = done.runs["tiny"][entry.label]
+        scores = [tried["score"] for tried in run["tuning"]]
+        assert run["chosen"] == repr(entry.grid[scores.index(min(scores))])
+        assert len(set(map(tuple, scores))) == len(RADII)
+
+
+def test_tuning_runs_have_the_budget_of_final_ones_and_a_seed_of_their_own(done):
+    problem, x0 = make()
+    run = done.runs["tiny"]["GDA"]
+    found = tr.sweep(problem, x0, list(ENTRIES[0].grid), steps=run["steps"], seeds=[TUNING_SEED]).results
+    for tried, again in zip(run["tuning"], found, strict=True):
+        assert tried["steps"] == run["steps"]
+        assert tried["score"] == pytest.approx([again.history["objective"][-1]], rel=1e-5)
+    finals = done.frames["tiny"].query("entry == 'GDA'").groupby("seed")["objective"].last()
+    assert not np.isclose(finals, min(run["tuning"], key=lambda tried: tried["score"])["score"][0], rtol=1e-6).any()
+
+
+def test_the_score_decides(done, tmp_path):
+    highest = replace(PART, entries=ENTRIES[:1], score=lambda run: -run["objective"].iloc[-1], score_text="the highest")
+    chosen = run_experiment(experiment(highest), tmp_path).runs["tiny"]["GDA"]["chosen"]
+    scores = [tried["score"] for tried in done.runs["tiny"]["GDA"]["tuning"]]
+    assert chosen == repr(ENTRIES[0].grid[scores.index(max(scores))])
+
+
+def test_a_run_that_diverged_is_never_chosen():
+    class Run:
+        status = "diverged"
+        history = tr.History({"objective": [0.0]})
+
+    assert base._score(PART, Run()) > (1e300,)
+    Run.status = "budget"
+    assert base._score(PART, Run()) == (0.0,)
+    Run.history = tr.History({"objective": [float("nan")]})
+    assert base._score(PART, Run()) > (1e300,)
+
+
+def test_settings_are_one_line():
+    inner = tr.methods.ConstraintExtrapolation(step_size=0.05, dual_step_size=500.0)
+    text = base._settings(tr.methods.ProximalPoint(inner=inner, weight=7.939301371574402, constraints="convex"))
+    assert text.startswith(
+        "ProximalPoint(inner=ConstraintExtrapolation(step_size=0.05, dual_step_size=500.0), weight=7.9"
+    )
+    assert text.endswith("constraints='convex')")
+
+
+def test_what_is_done_is_not_run_again(done, sweeps):
+    untouched = replace(PART, make=make)
+    again = run_experiment(experiment(untouched), done.folder.parent)
+    assert sweeps == []
+    pd.testing.assert_frame_equal(again.frames["tiny"], done.frames["tiny"])
+    assert again.runs == done.runs
+
+
+def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, sweeps):
+    stop = replace(ENTRIES[1], grid=ENTRIES[1].grid[:1])
+    part = replace(PART, entries=(replace(ENTRIES[0], grid=ENTRIES[0].grid[:1]), stop), samples=None, steps=10)
+    interrupted = base.sweep
+
+    def stopped(problem, x0, methods, **options):
+        found = interrupted(problem, x0, methods, **options)
+        if isinstance(methods[0], SSG):
+            found.results[1].status = "interrupted"
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "sweep", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(experiment(part), tmp_path)
+    runs = tmp_path / "test" / "runs"
+    assert sorted(path.name for path in runs.iterdir()) == ["tiny.GDA.json", "tiny.GDA.parquet"]
+    sweeps.clear()
+    outcome = run_experiment(experiment(part), tmp_path)
+    assert [type(method) for (method,) in sweeps] == [SSG]
+    assert set(outcome.frames["tiny"]["entry"]) == {"GDA", "SSG (sampled)"}
+
+
+CHANGES = [
+    {"samples": ROWS + 1},
+    {"seeds": 3},
+    {"records": 6},
+    {"lanes": 2},
+    {"score_text": "another"},
+    {"make": partial(make, 1)},
+    {"metrics": partial(dict, one=1)},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+def test_other_numbers_are_another_run(change):
+    mark = base._fingerprint(PART, ENTRIES[0])
+    assert base._fingerprint(replace(PART, **change), ENTRIES[0]) != mark
+
+
+def test_a_longer_grid_is_another_run_and_another_note_is_not():
+    mark = base._fingerprint(PART, ENTRIES[0])
+    assert base._fingerprint(PART, replace(ENTRIES[0], grid=ENTRIES[0].grid[:2])) != mark
+    assert base._fingerprint(PART, replace(ENTRIES[0], note="elsewhere")) == mark
+
+
+def test_a_changed_file_is_another_run(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("a = 1")
+    part = replace(PART, make=partial(make, file))
+    mark = base._fingerprint(part, ENTRIES[0])
+    assert base._fingerprint(part, ENTRIES[0]) == mark
+    file.write_text("a = 2")
+    assert base._fingerprint(part, ENTRIES[0]) != mark
+    assert Path(__file__).read_text(encoding="utf-8") in base._source(make)  # through its cache
+
+
+def test_a_changed_number_runs_again_and_replaces_the_file(tmp_path, sweeps):
+    part = replace(PART, entries=(Entry("GDA", ENTRIES[0].grid[:1]),), samples=None, steps=10)
+    run_experiment(experiment(part), tmp_path)
+    sweeps.clear()
+    outcome = run_experiment(experiment(replace(part, steps=20)), tmp_path)
+    assert len(sweeps) == 1
+    assert outcome.frames["tiny"]["step"].max() == 20
+
+
+def test_one_after_the_other_gives_the_same_runs_with_times_of_their_own(done, tmp_path, sweeps):
+    steps = done.runs["tiny"]["GDA"]["steps"]
+    alone = replace(
+        PART,
+        entries=(Entry("GDA", ENTRIES[0].grid[:2]),),
+        lanes=1,
+        samples=None,
+        steps=steps,
+    )
+    outcome = run_experiment(experiment(alone), tmp_path)
+    assert sweeps == []
+    scores = [tried["score"][0] for tried in outcome.runs["tiny"]["GDA"]["tuning"]]
+    together = [tried["score"][0] for tried in done.runs["tiny"]["GDA"]["tuning"]]
+    assert scores == pytest.approx(together[:2], rel=1e-4)
+    assert outcome.frames["tiny"].groupby("seed")["seconds"].max().nunique() == 2
+
+
+def test_lanes_limit_how_many_run_side_by_side(done, tmp_path, sweeps):
+    few = replace(PART, entries=ENTRIES[:1], lanes=2, seeds=3, samples=None, steps=done.runs["tiny"]["GDA"]["steps"])
+    outcome = run_experiment(experiment(few), tmp_path)
+    assert [len(methods) for methods in sweeps] == [2, 1, 1, 1]
+    scores = [tried["score"][0] for tried in outcome.runs["tiny"]["GDA"]["tuning"]]
+    assert scores == pytest.approx([tried["score"][0] for tried in done.runs["tiny"]["GDA"]["tuning"]], rel=1e-4)
+    assert sorted(set(outcome.frames["tiny"]["seed"])) == [0, 1, 2]
+
+
+def test_a_part_may_measure_by_itself(tmp_path):
+    asked = []
+
+    def measure(entry):
+        asked.append(entry.label)
+        values = {"seed": [0, 1], "step": 3, "samples": 6, "seconds": 0.1, "objective": [1.0, 2.0]}
+        return pd.DataFrame(values)
+
+    part = Part("tiny", None, (Entry("by hand", (GDA(),)),), steps=3, measure=measure)
+    outcome = run_experiment(experiment(part), tmp_path)
+    assert outcome.frames["tiny"]["entry"].tolist() == ["by hand"] * 2
+    run_experiment(experiment(part), tmp_path)
+    assert asked == ["by hand"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 5}, "give steps or samples"),
+        ({"samples": None}, "give steps or samples"),
+        ({"entries": ()}, "labels that differ"),
+        ({"entries": (ENTRIES[0], ENTRIES[0])}, "labels that differ"),
+        ({"entries": (Entry("none", ()),)}, "the grid of 'none' is empty"),
+        ({"make": None}, "give make or measure"),
+    ],
+)
+def test_a_part_that_cannot_be_run_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(PART, **change)
+
+
+def test_a_budget_of_rows_needs_rows(tmp_path):
+    part = replace(PART, make=tr.zoo.lens, entries=(Entry("GDA", (GDA(),)),))
+    with pytest.raises(ValueError, match="draws none; use steps"):
+        run_experiment(experiment(part), tmp_path)
+
+
+def test_feasible_objective_prefers_what_is_feasible():
+    def run(objective, violation):
+        return pd.DataFrame({"objective": [9.0, objective], "violation": [4.0, violation]})
+
+    good, infeasible = run(1.0, 0.003), run(-5.0, 0.1)
+    assert base.feasible_objective(good) == (0.0, 1.0)
+    assert base.feasible_objective(infeasible) == (pytest.approx(0.096), -5.0)
+    assert base.feasible_objective(good) < base.feasible_objective(infeasible)
+
+
+def test_the_committed_document_is_that_of_the_committed_checks():
+    """If it is not: tightrope reproduce --summary docs/reproduction.md."""
+    assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == report.summary(base.committed())
+
+
+def test_committed_checks_are_of_full_runs_and_say_how_they_were_measured():
+    for name, (_, written) in base.committed().items():
+        assert (written["experiment"], written["quick"]) == (name, False)
+        assert written["checks"]
+        for check in written["checks"]:
+            assert set(check) == {"claim", "measured", "holds", "detail"}
+            assert check["detail"]
+            assert isinstance(check["holds"], bool)
+
+
+def test_experiments_are_named_after_their_folders():
+    for name in base.every():
+        assert (base.folder_of(name) / "__init__.py").exists()

@@ -1,0 +1,270 @@
+"""The report in a real browser: it loads by itself, draws, answers clicks and keys, and fits a phone and paper."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+import tightrope as tr
+from tightrope import report
+from tightrope.experiments.base import COLUMNS, Check, Entry, Experiment, Outcome, Part
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage"
+)
+NASTY = "<script>document.title = 'broken'</script> & \"quotes\" </script> $name"
+ENTRIES = ("first", NASTY)
+PARTS = ("one", "two <i>tagged</i>")
+LONG = "SwitchingSubgradient(step_size=0.1,tolerance=0.01," + "x" * 120 + ")"
+
+
+def frame(seeds=3, records=8):
+    """Curves that fall, the second twice as high and twice as slow; the violation of the last records is 0."""
+    rows = []
+    for place, entry in enumerate(ENTRIES, start=1):
+        for seed in range(seeds):
+            for step in range(records):
+                value = place * (1.0 + 0.1 * seed) / (1 + step)
+                violation = value if step < records - 2 else 0.0
+                record = {"step": step, "samples": 4000 * step, "seconds": 0.01 * place * step, "objective": value}
+                record |= {"violation": violation, "stationarity": value, "status": "budget"}
+                rows.append({"entry": entry, "seed": seed} | record)
+    return pd.DataFrame(rows)
+
+
+def outcome(folder):
+    method = tr.methods.GradientDescentAscent()
+    entries = tuple(Entry(label, (method, method), note=NASTY) for label in ENTRIES)
+    tried = {"settings": LONG, "score": [0.5], "status": "budget", "steps": 7, "rows": 28_000}
+    run = {"tuning": [tried] * 2, "chosen": LONG, "steps": 7, "rows": [28_000] * 3, "seconds": 1.5, "note": NASTY}
+    return Outcome(
+        experiment=Experiment("nasty", NASTY, "paper 0", f"{NASTY}\n\nMore.", lambda quick: [], lambda runs: []),
+        quick=False,
+        folder=folder,
+        parts={name: Part(name, tr.zoo.lens, entries, steps=7, seeds=3) for name in PARTS},
+        frames={name: frame() for name in PARTS},
+        runs={name: {label: run | {"statuses": {"budget": 3}} for label in ENTRIES} for name in PARTS},
+        checks=[Check(NASTY, {"a": 0.123456}, True, "by hand"), Check("no", [1, float("nan")], False, LONG)],
+    )
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    path = folder / "report.html"
+    path.write_text(report.page(outcome(folder), {NASTY: figure}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("there is no chromium with a chromedriver here")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(driver))
+    yield chrome
+    chrome.quit()
+
+
+def open_at(browser, file, width=1200):
+    """Load the page at a width, with logs that begin here."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get("about:blank")
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    browser.get(file.as_uri())
+
+
+@pytest.fixture
+def page(browser, file):
+    open_at(browser, file)
+    return browser
+
+
+def lines(browser, panel="panel-0-0"):
+    """The curves of a panel that are drawn, as SVG path data."""
+    found = browser.find_elements(By.CSS_SELECTOR, f"#{panel} .scatterlayer path.js-line")
+    return [path.get_attribute("d") for path in found if path.value_of_css_property("stroke-width") != "0px"]
+
+
+def ends(browser):
+    """How far the curves of the first panel reach to the right."""
+    return [round(float(re.search(r"([\d.]+),[\d.]+$", line)[1])) for line in lines(browser)]
+
+
+def bands(browser, panel="panel-0-0"):
+    return browser.find_elements(By.CSS_SELECTOR, f"#{panel} .scatterlayer path.js-fill")
+
+
+def axis_titles(browser, which):
+    return {title.text for title in browser.find_elements(By.CSS_SELECTOR, f".{which}title")}
+
+
+def test_it_loads_without_an_error_and_asks_for_nothing_but_itself(page, file):
+    assert page.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
+    sent = re.sub(r"<script>.*?</script>", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert not re.search(r"""(src|href)=["']?(?!data:)[a-z]+:""", sent)
+
+
+def test_texts_are_texts(page):
+    assert page.title == NASTY
+    assert page.find_element(By.TAG_NAME, "h1").text == NASTY
+    assert page.find_elements(By.TAG_NAME, "i") == []
+    assert page.find_element(By.CSS_SELECTOR, "figure img").get_attribute("alt") == NASTY
+    assert page.find_element(By.TAG_NAME, "html").get_attribute("lang") == "en"
+
+
+def test_every_panel_has_a_line_and_a_band_for_each_entry_and_units_on_its_axes(page):
+    for part in range(len(PARTS)):
+        for column in range(len(COLUMNS)):
+            panel = f"panel-{part}-{column}"
+            assert len(set(lines(page, panel))) == len(ENTRIES)
+            assert len(bands(page, panel)) == len(ENTRIES)
+            description = page.find_element(By.ID, panel).get_attribute("aria-label")
+            assert COLUMNS[column].label in description
+            assert "ends at" in description
+    assert axis_titles(page, "x") == {"samples drawn (rows)"}
+    assert axis_titles(page, "y") == {column.label for column in COLUMNS}
+
+
+def test_zero_has_a_tick_on_a_logarithmic_axis(page):
+    ticks = [tick.text for tick in page.find_elements(By.CSS_SELECTOR, "#panel-0-1 .ytick text")]
+    assert ticks[0] == "0"
+    assert len(ticks) > 2
+
+
+def test_the_legend_hides_a_curve_of_its_part_alone_and_shows_it_again(page):
+    button = page.find_element(By.CSS_SELECTOR, ".legend button")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert len(lines(page)) == len(bands(page)) == len(ENTRIES) - 1
+    assert len(lines(page, "panel-0-2")) == len(ENTRIES) - 1
+    assert len(lines(page, "panel-1-0")) == len(ENTRIES)
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    assert len(lines(page)) == len(bands(page)) == len(ENTRIES)
+
+
+def test_the_switch_and_the_legend_work_from_the_keyboard(page):
+    first, second = ends(page)
+    assert first == second
+    body = page.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB, Keys.TAB)
+    focused = page.switch_to.active_element
+    assert focused.text == "Wall time"
+    assert focused.value_of_css_property("outline-style") == "solid"
+    focused.send_keys(Keys.SPACE)
+    assert axis_titles(page, "x") == {"wall time (s)"}
+    first, second = ends(page)
+    assert first == pytest.approx(second / 2, abs=2)
+    pressed = [b.get_attribute("aria-pressed") for b in page.find_elements(By.CSS_SELECTOR, ".switch button")]
+    assert pressed == ["false", "true"]
+    focused.send_keys(Keys.SHIFT, Keys.TAB)
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    assert axis_titles(page, "x") == {"samples drawn (rows)"}
+    first, second = ends(page)
+    assert first == second
+    page.find_element(By.CSS_SELECTOR, ".legend button").send_keys(Keys.ENTER)
+    assert len(lines(page)) == len(ENTRIES) - 1
+    assert page.get_log("browser") == []
+
+
+def test_what_holds_is_said_in_words(page):
+    cells = [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "td[data-title=holds]")]
+    assert cells == ["yes", "no"]
+    assert "1 of 2 hold" in page.find_element(By.CSS_SELECTOR, "#claims ~ table caption").text
+
+
+@pytest.mark.parametrize("width", [320, 390, 900, 1200])
+def test_nothing_is_wider_than_the_screen(browser, file, width):
+    open_at(browser, file, width)
+    for details in browser.find_elements(By.TAG_NAME, "summary"):
+        details.send_keys(Keys.ENTER)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    drawn = browser.execute_script(
+        "return [...document.querySelectorAll('.main-svg')].map(e => e.getBoundingClientRect().right)"
+    )
+    assert 0 < max(drawn) <= width
+
+
+def test_on_a_phone_every_cell_says_what_it_is(browser, file):
+    open_at(browser, file, 390)
+    cell = browser.find_element(By.CSS_SELECTOR, "td[data-title=holds]")
+    title = browser.execute_script("return getComputedStyle(arguments[0], '::before').content", cell)
+    assert "holds" in title or "attr(data-title)" in title
+    assert cell.value_of_css_property("display") == "block"
+
+
+def test_on_paper_the_curves_have_the_width_of_their_column(page):
+    page.execute_script(
+        "addEventListener('beforeprint', () => { window.printed = document.querySelector('.main-svg').clientWidth })"
+    )
+    pdf = page.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})
+    assert len(pdf["data"]) > 10_000
+    assert page.execute_script("return window.printed") == 340
+    assert page.find_element(By.CSS_SELECTOR, ".main-svg").size["width"] != 340
+
+
+def test_the_page_says_how_settings_were_chosen_and_what_was_used(file):
+    text = file.read_text(encoding="utf-8")
+    for said in ("7 steps", "3 final seeds", "2 for every method", "1000003", "the smallest objective at the end"):
+        assert said in text
+    assert "jax</td>" in text
+    assert tr.__version__ in text
+
+
+def test_unequal_tuning_budgets_are_said(tmp_path):
+    found = outcome(tmp_path)
+    part = found.parts["one"]
+    unequal = replace(part, entries=(replace(part.entries[0], grid=part.entries[0].grid[:1]), part.entries[1]))
+    text = report.page(replace(found, parts={"one": unequal}), {})
+    assert "not as many for each: first: 1" in text
+
+
+def test_numbers_that_are_not_finite_are_left_out_of_the_curves(tmp_path):
+    found = outcome(tmp_path)
+    found.frames["one"].loc[found.frames["one"]["seed"] == 0, "objective"] = np.inf
+    found.frames["one"].loc[found.frames["one"]["entry"] == "first", "stationarity"] = np.nan
+    text = report.page(found, {})
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    objective, _, stationarity = data[0]["panels"]
+    assert objective["curves"][0]["mean"][0] == pytest.approx(1.15)
+    assert stationarity["curves"][0]["mean"] == []
+    assert len(stationarity["curves"][1]["mean"]) == 8
+
+
+def test_the_summary_has_every_claim_and_why_one_does_not_hold():
+    experiment = Experiment("tiny", "A title", "paper 0", "", lambda quick: [], lambda runs: [])
+    checks = [
+        {"claim": "a | b", "measured": 1234.5, "holds": True, "detail": "fine"},
+        {"claim": "c", "measured": [0.1, 0.2], "holds": False, "detail": "tried all"},
+    ]
+    text = report.summary({"tiny": (experiment, {"versions": {"jax": "1"}, "seconds": 12, "checks": checks})})
+    assert "1 of 2 claims hold" in text
+    assert "| a \\| b | 1,234 | yes |" in text
+    assert "| c | 0.1, 0.2 | **no** |" in text
+    assert "- c: tried all" in text
+    assert "fine" not in text

@@ -1,0 +1,55 @@
+"""Every quick version runs in 15 s and writes everything: on real files where TIGHTROPE_DATA has them, or generated ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from functools import cache
+
+import generated_files as generated
+import pytest
+
+from tightrope.experiments import base
+
+SECONDS = 15
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Runs a quick version, once; gives its outcome and how long it took."""
+    folder = tmp_path_factory.mktemp("quick")
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get("TIGHTROPE_DATA"):
+            files = generated.contents()
+            generated.write(folder, files)
+            generated.expect(patch, files)
+            patch.setenv("TIGHTROPE_DATA", str(folder))
+
+        @cache
+        def run(name):
+            wall, busy = time.perf_counter(), time.process_time()
+            outcome = base.run_experiment(base.every()[name], folder / "out", quick=True)
+            return outcome, min(time.perf_counter() - wall, time.process_time() - busy)  # others may have the cores
+
+        yield run
+
+
+@pytest.mark.parametrize("name", sorted(base.every()))
+def test_the_quick_version_runs_in_time_and_writes_its_files(name, ran):
+    outcome, seconds = ran(name)
+    assert seconds <= SECONDS
+    written = json.loads((outcome.folder / "checks.json").read_text(encoding="utf-8"))
+    assert (written["experiment"], written["quick"]) == (name, True)
+    assert len(written["checks"]) == len(outcome.checks) > 0
+    for file in ("figure.png", "figure.svg", "report.html"):
+        assert (outcome.folder / file).stat().st_size > 1000
+    for part in outcome.parts.values():
+        frame = outcome.frames[part.name]
+        assert set(frame["entry"]) == {entry.label for entry in part.entries}
+        assert any(column.name in frame for column in outcome.experiment.columns)
+
+
+def test_the_slopes_of_the_quick_rates_are_steep_enough(ran):
+    """At few steps and seeds: a method that does not converge fails here, too."""
+    assert all(check.holds for check in ran("rates")[0].checks)
