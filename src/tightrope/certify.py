@@ -206,7 +206,7 @@ def certify_point(
     they are a warning, and intervals of constraints are asymptotic.
     """
     fresh = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))  # a stream that no step of a run uses
-    plan = Plan(tuple(map(_passed_in_full, oracle.sources)), max(-(-samples // BATCH_ROWS), LEAST_BATCHES))
+    plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_ROWS), LEAST_BATCHES))
     near = None
     if not problem.smooth and problem.domain.can_project:
         near = near_stationarity(problem, oracle, x, jax.random.fold_in(fresh, np.uint32(NEAR)))
@@ -230,7 +230,7 @@ def certify_point(
         verdict=verdict,
         tolerance=tolerance,
         confidence=confidence,
-        samples=sum(s.size if isinstance(s, Dataset) and _passed_in_full(s) else plan.rows for s in oracle.sources),
+        samples=sum(s.size if isinstance(s, Dataset) and passed_in_full(s) else plan.rows for s in oracle.sources),
         more_samples=more,
         near_stationarity=None if near is None else _estimate(near.kind, *near.interval(risk)),
         proximal_weight=None if near is None else near.weight,
@@ -276,7 +276,8 @@ class Plan(NamedTuple):
         return self.samples(oracle.objective) + entries + 1 + int(np.sum(~oracle.equality))
 
 
-def _passed_in_full(source: Source) -> bool:
+def passed_in_full(source: Source) -> bool:
+    """Whether a source is finite and of modest size."""
     return isinstance(source, Dataset) and source.size <= FULL_PASS
 
 

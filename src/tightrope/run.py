@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .certify import by_constraint, certify_point
+from .certify import by_constraint, certify_point, passed_in_full
 from .data import Dataset
 from .evaluation import Evaluation, choose, evaluation_sample, largest, merit
 from .loop import Snapshots
 from .methods.base import Info, Method, as_arrays, constants
-from .oracle import Oracle
+from .oracle import Oracle, Sample
 from .parameters import Parameters
 from .problem import Problem
 from .programs import constant_counts, programs_for, run_programs_for
@@ -193,10 +193,25 @@ class Run:
 
     def _evaluate(self, *candidates: Float[np.ndarray, "lanes n"]) -> list[list[Evaluation]]:
         """For every lane the evaluation of each candidate."""
-        points = np.stack(candidates, axis=1).reshape(-1, self.parameters.size)
-        found = jax.device_get(self._evaluation.evaluate(self._original_leaves, points, self._sample))
-        split = [Evaluation(*(column[i] for column in found)) for i in range(len(points))]
+        split = self._evaluate_on(self._sample, np.stack(candidates, axis=1).reshape(-1, self.parameters.size))
         return [split[i : i + len(candidates)] for i in range(0, len(split), len(candidates))]
+
+    def _evaluate_on(self, sample: Sample, points: Float[np.ndarray, "points n"]) -> list[Evaluation]:
+        found = jax.device_get(self._evaluation.evaluate(self._original_leaves, points, sample))
+        return [Evaluation(*(column[i] for column in found)) for i in range(len(points))]
+
+    def _judge(self, points: list[Float[np.ndarray, "lanes n"]]) -> list[list[Evaluation]]:
+        """For every lane the evaluation of the last four candidates.
+
+        On all data where they can be passed over: a sample cannot tell points apart that are nearly optimal. Two at a time, as
+        records and certificates are evaluated, so that nothing new is compiled.
+        """
+        if not all(passed_in_full(source) for source in self.original.sources):
+            return [a + b for a, b in zip(self._evaluate(*points[:2]), self._evaluate(*points[2:]), strict=True)]
+        everything = self.original.everything()
+        pairs = [np.stack(pair) for lane in zip(*points, strict=True) for pair in (lane[:2], lane[2:])]
+        found = [self._evaluate_on(everything, pair) for pair in pairs]
+        return [found[i] + found[i + 1] for i in range(0, len(found), 2)]
 
     def make_record(self, moment: Moment) -> list[dict[str, Any]]:
         """Evaluate the iterate and the average, remember the best, append a row to every history; the rows, with x."""
@@ -293,13 +308,13 @@ class Run:
     # ------------------------------------------------------------------ the answer
 
     def finish(self, status: Status, notes: list[str]) -> list[Result]:
-        """A Result for every lane: the best candidate on the evaluation sample, certified on fresh samples."""
+        """A Result for every lane: the best candidate, certified on all data or on fresh samples."""
         output, multipliers = jax.device_get(self._programs.output(self.method, self.carry.state))
-        points = self._points(output), self._best, self._points(self.carry.state.x), self._points(self.carry.average)
-        first, second = self._evaluate(*points[:2]), self._evaluate(*points[2:])
+        points = [self._points(output), self._best, self._points(self.carry.state.x), self._points(self.carry.average)]
+        judged = self._judge(points)
         own = [None] * len(self.seeds) if multipliers is None else multipliers if self.lanes else [multipliers]
         return [
-            self._answer(lane, status, notes, [p[lane] for p in points], first[lane] + second[lane], own[lane])
+            self._answer(lane, status, notes, [p[lane] for p in points], judged[lane], own[lane])
             for lane in range(len(self.seeds))
         ]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tightrope.experiments.rates import problems
-from tightrope.experiments.rates.measure import outputs
+from tightrope.experiments.rates.measure import at_horizons
 from tightrope.methods import ConservativeFrankWolfe, ConservativeSaddle, DriftPlusPenalty
 
 STEPS, SEEDS = 10_000, 32
@@ -26,8 +26,8 @@ METHODS = {
 @cache
 def averages(name):
     """H(x̄) and F(x̄) − F* of every seed. H is linear, so H(x̄) is the mean of H over the iterates: the average violation."""
-    gaps, violations = outputs(CASE, METHODS[name], [STEPS], SEEDS)
-    return violations[0], gaps[0]
+    found = at_horizons(CASE, METHODS[name], [STEPS], SEEDS)
+    return found["output_violation"].to_numpy(), found["gap"].to_numpy()
 
 
 def interval(values):

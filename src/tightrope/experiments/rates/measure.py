@@ -103,8 +103,13 @@ def averages(steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
 
 
 def outputs(steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
-    """For several horizons T and each seed the gap F(x̄) − F* of the method's output and its largest H(x̄) (paper 5)."""
-    case, method = EVERY[entry.label].case(), EVERY[entry.label].method
+    """What `at_horizons` finds for a method of paper 5."""
+    rate = EVERY[entry.label]
+    return at_horizons(rate.case(), rate.method, [int(t) for t in np.geomspace(steps / 10, steps, HORIZONS)], seeds)
+
+
+def at_horizons(case: Case, method: Method, horizons: list[int], seeds: int) -> pd.DataFrame:
+    """For each horizon T and seed the gap F(x̄) − F* of the method's output and its largest H(x̄)."""
     parameters = Parameters(case.start)
     sizes = check_functions(case.problem, parameters)
     oracle = oracle_for(case.problem, parameters, sizes, method.accepts.form)
@@ -129,7 +134,7 @@ def outputs(steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
     given = as_arrays(method, parameters.dtype)
     program = jax.jit(jax.vmap(run, in_axes=(0, None, None))).lower(keys, np.int32(0), given).compile()
     frames = []
-    for horizon in np.geomspace(steps / 10, steps, HORIZONS).astype(int):
+    for horizon in horizons:
         began = time.perf_counter()
         rows, gaps, violations = np.asarray(program(keys, np.int32(horizon), given)).T
         took = time.perf_counter() - began
