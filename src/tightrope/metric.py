@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .subproblems import or_one
+
 LEAST_CURVATURE = 0.1
 """The least cosine between a step and the change of the gradient; a smaller one is raised to this."""
 
@@ -56,13 +58,13 @@ def with_pair(pairs: Pairs, step: Float[Array, " n"], change: Float[Array, " n"]
     both = jnp.stack([step, change])
     (square, along), (_, size) = both @ both.T
     length, size = jnp.sqrt(square), jnp.sqrt(size)
-    lift = jnp.maximum(LEAST_CURVATURE * size - along / _positive(length), 0.0)
-    bend = (along / _positive(length) + lift) / _positive(length)
-    curvature = (size**2 + lift * (2.0 * along / _positive(length) + lift)) / _positive(square) / _positive(bend)
+    lift = jnp.maximum(LEAST_CURVATURE * size - along / or_one(length), 0.0)
+    bend = (along / or_one(length) + lift) / or_one(length)
+    curvature = (size**2 + lift * (2.0 * along / or_one(length) + lift)) / or_one(square) / or_one(bend)
     good = jnp.isfinite(curvature) & (length > 0) & (size > 0) & (bend > 0)
 
     place, count = pairs.next, pairs.rows.shape[1]
-    unit = jnp.stack([step, change + lift * step / _positive(length)])[:, None] / _positive(length)
+    unit = jnp.stack([step, change + lift * step / or_one(length)])[:, None] / or_one(length)
     unit = jnp.where(good, unit, jax.lax.dynamic_slice_in_dim(pairs.rows, place, 1, axis=1))
     rows = jax.lax.dynamic_update_slice_in_dim(pairs.rows, unit, place, axis=1)
     newest = jnp.roll(jnp.einsum("an,bjn->abj", unit[:, 0], rows), -(place + 1), axis=2)
@@ -116,7 +118,3 @@ def metric(pairs: Pairs, damping: Float[Array, ""]) -> Metric:
     corner = inverse.T @ (jnp.diag(bent) + scale * changes) @ inverse + damping * (side + side.T)
     core = jnp.block([[corner, side.T], [side, jnp.zeros_like(corner)]])
     return Metric(scale, pairs.rows, core, pairs.next)
-
-
-def _positive(number: Array) -> Array:
-    return jnp.where(number > 0, number, 1.0)

@@ -12,6 +12,11 @@ from jaxtyping import Array, Bool, Float
 from .estimators import truncate
 
 
+def or_one(number: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The number where it is above zero, else 1: what is divided by it is zero there, or not used."""
+    return jnp.where(number > 0, number, 1.0)
+
+
 def bounded_quadratic(
     matrix: Float[Array, "m m"], linear: Float[Array, " m"], free: Bool[Array, " m"], rounds: int = 30
 ) -> Float[Array, " m"]:

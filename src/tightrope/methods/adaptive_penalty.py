@@ -42,7 +42,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..data import Dataset
 from ..metric import Metric, Pairs, metric, no_pairs, with_pair
 from ..oracle import Oracle, Sample
-from ..subproblems import held_multipliers, range_multipliers, range_multipliers_on_set
+from ..subproblems import held_multipliers, or_one, range_multipliers, range_multipliers_on_set
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 
 PAIRS = 10
@@ -167,7 +167,7 @@ class AdaptivePenalty(Method):
         estimates = _at(oracle, x, sample)
         v, h, J = estimates
         size = jnp.linalg.norm(J, axis=1)
-        scale = 1.0 / _positive(size)
+        scale = 1.0 / or_one(size)
         unit = J * scale[:, None]
         ridge = 1e-3 * jnp.eye(h.size, dtype=x.dtype)
         multipliers = -jnp.linalg.solve(unit @ unit.T + ridge, unit @ v) * scale if h.size else h
@@ -177,10 +177,10 @@ class AdaptivePenalty(Method):
             """Of the Lagrangian along v."""
             return v @ (oracle.grad(y, sample) + oracle.vjp(y, sample)[1](multipliers))
 
-        bend = jnp.linalg.norm(jax.grad(slope)(x)) / _positive(speed)
+        bend = jnp.linalg.norm(jax.grad(slope)(x)) / or_one(speed)
         restore = jnp.linalg.norm(_outside(h, oracle) * scale)
         length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
-        curvature = jnp.where(bend > 0, bend, _positive(speed / length))
+        curvature = jnp.where(bend > 0, bend, or_one(speed / length))
         noise = _spreads(_halves(oracle, x, draw.samples["step"]))
         error = 0.0 if _period(oracle) else 1.0
         return State(
@@ -189,7 +189,7 @@ class AdaptivePenalty(Method):
             noise=tuple(Noise(spread, error * spread, jnp.zeros((), x.dtype)) for spread in noise),  # pyright: ignore
             pairs=no_pairs(PAIRS, x, curvature),
             damping=curvature,
-            penalty=jnp.maximum(2.0 * jnp.abs(multipliers), 0.1 * _positive(speed) * scale),
+            penalty=jnp.maximum(2.0 * jnp.abs(multipliers), 0.1 * or_one(speed) * scale),
             multipliers=oracle.multipliers,
             row_size=size,
             stuck=jnp.bool_(False),
@@ -230,7 +230,7 @@ class AdaptivePenalty(Method):
         finite = jnp.isfinite(seen + products[2, 2] + jnp.sum(row_square))
         ratio = jnp.where(finite & (foreseen > -rounding), (seen + rounding) / (foreseen + rounding), -1.0)
         accept = ratio > REFUSED
-        needed = jnp.where(finite, 2.0 * (foreseen - seen) / _positive(square), jnp.inf)
+        needed = jnp.where(finite, 2.0 * (foreseen - seen) / or_one(square), jnp.inf)
         pairs = with_pair(state.pairs, move, bend)
         damping = _damping(state, ratio, needed)
         x, estimates = jax.tree.map(
@@ -256,7 +256,7 @@ class AdaptivePenalty(Method):
     def _least_damping(self, oracle: Oracle, state: State) -> Float[Array, ""]:
         """√(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
         gradient = state.noise[0]
-        memory = _period(oracle) or (gradient.error + gradient.sample) / _positive(gradient.error)
+        memory = _period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
         return jnp.sqrt(memory * gradient.change / self.wobble)
 
     # ------------------------------------------------------------------ the subproblem
@@ -274,9 +274,9 @@ class AdaptivePenalty(Method):
         low, high, before = oracle.rows.low, oracle.rows.high, _outside(h, oracle)
         rounding = 100 * jnp.finfo(x.dtype).eps * jnp.abs(h)
         violated = jnp.any(before > rounding)
-        speed, size = whole.plain[0, 0], _positive(jnp.sqrt(jnp.diag(whole.plain)[1:]))
+        speed, size = whole.plain[0, 0], or_one(jnp.sqrt(jnp.diag(whole.plain)[1:]))
         steep = jnp.finfo(x.dtype).eps ** -0.5 * curvature * jnp.max(before / size, initial=0.0) / size
-        share = 1.0 / _positive(state.row_size)
+        share = 1.0 / or_one(state.row_size)
 
         def solve(weight: Array, penalty: Array, y: Array) -> tuple[Array, Array, Array, Array]:
             """With weight · v for the gradient: multipliers, end of the rows, square of the step in the metric, length."""
@@ -294,12 +294,12 @@ class AdaptivePenalty(Method):
             restoring = ~c.restored
             penalty = jnp.where(restoring, steep, c.penalty)
             y, end, square, length = solve(jnp.where(restoring, 0.0, 1.0).astype(x.dtype), penalty, c.multipliers)
-            as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, speed / curvature) / _positive(c.square)))
+            as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, speed / curvature) / or_one(c.square)))
             possible = penalty @ (before - _outside(h + as_far * c.change, oracle))
             gained = penalty @ (before - _outside(end, oracle))
             short = gained < self.steering * possible - penalty @ rounding
             raises = short & (jnp.abs(y) >= penalty) & ~restoring
-            reach = jnp.minimum(1.0, jnp.maximum(1.0, jnp.linalg.norm(x)) / _positive(length))
+            reach = jnp.minimum(1.0, jnp.maximum(1.0, jnp.linalg.norm(x)) / or_one(length))
             left = share @ _outside(h + reach * (end - h), oracle)
             return Steering(
                 penalty=jnp.where(restoring, c.penalty, jnp.where(raises, RAISE * penalty, penalty)),
@@ -401,7 +401,7 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)
     spreads = [_smooth(n.sample, a, draw.k) for n, a in zip(noise, _spreads(halves), strict=True)]
-    gains = [jnp.where(s > 0, n.error / _positive(n.error + s), 1.0) for n, s in zip(noise, spreads, strict=True)]
+    gains = [jnp.where(s > 0, n.error / or_one(n.error + s), 1.0) for n, s in zip(noise, spreads, strict=True)]
     noise = tuple(Noise(s, (1.0 - a) * n.error, n.change) for n, s, a in zip(noise, spreads, gains, strict=True))
     estimates = [old + a * (new - old) for old, a, new in zip(estimates, gains, _mean(halves), strict=True)]
     state = state._replace(estimates=Estimates(*estimates), noise=noise)
@@ -422,7 +422,7 @@ def _drift(
     known, walked = finite & (square > 0), jnp.where(accept, square, 0.0)
 
     def after(old: Noise, spread: Array) -> Noise:
-        change = jnp.where(known, _smooth(old.change, spread / _positive(square), k), old.change)
+        change = jnp.where(known, _smooth(old.change, spread / or_one(square), k), old.change)
         return old._replace(change=change, error=old.error + change * walked)
 
     gradient, value, jacobian = noise
@@ -518,8 +518,3 @@ def _outside(rows: Float[Array, " rows"], oracle: Oracle) -> Float[Array, " rows
 def _weights(y: Float[Array, " rows"], first: Array | float = 1.0) -> Float[Array, " 1+rows"]:
     """The weight of the gradient, then those of the rows."""
     return jnp.concatenate([jnp.asarray(first, y.dtype)[None], y])
-
-
-def _positive(number: Array) -> Array:
-    """The number where it is above zero, else 1."""
-    return jnp.where(number > 0, number, 1.0)

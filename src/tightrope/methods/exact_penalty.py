@@ -61,7 +61,7 @@ from ..data import Dataset, positive_int
 from ..estimators import first_order_svrg, scales, spider, truncate
 from ..oracle import Oracle, Sample
 from ..schedules import picks
-from ..subproblems import prox_linear, prox_linear_on_set
+from ..subproblems import or_one, prox_linear, prox_linear_on_set
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 
 INNER_STEPS, PERIOD = 100, 20
@@ -214,8 +214,8 @@ class ExactPenalty(Method):
             smoothness=s.smoothness,
             jacobian_smoothness=s.jacobian_smoothness,
             gradient_radius=10.0 * s.gradient,
-            value_radius=10.0 * _positive(s.constraint + s.length * jacobian),
-            jacobian_radius=10.0 * _positive(jacobian),
+            value_radius=10.0 * or_one(s.constraint + s.length * jacobian),
+            jacobian_radius=10.0 * or_one(jacobian),
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -363,12 +363,12 @@ class ExactPenalty(Method):
         s = self._trial(oracle, x, estimates, penalty, step_size)
         change = jacobian @ s
         norms = jnp.linalg.norm(value) + jnp.linalg.norm(value + change)
-        less = -(2.0 * value + change) @ change / _positive(norms)  # θ, without the difference of the norms
+        less = -(2.0 * value + change) @ change / or_one(norms)  # θ, without the difference of the norms
         cost = gradient @ s + s @ s / (2.0 * step_size)
         rounding = _rounding(oracle, x, estimates, penalty, step_size)
         met = later & (penalty * less - cost >= penalty * self.decrease * less - rounding)
         infeasible = later & self._is_stuck(oracle, x, estimates, state.noise)
-        enough = jnp.where(less > 0, cost / ((1.0 - self.decrease) * _positive(less)), 0.0)
+        enough = jnp.where(less > 0, cost / ((1.0 - self.decrease) * or_one(less)), 0.0)
         raised = jnp.maximum(self.growth * penalty, enough)
         return state._replace(
             x=x,
@@ -392,7 +392,7 @@ class ExactPenalty(Method):
             normal = right.T @ jnp.where(rank, left.T @ value / jnp.where(rank, singular, 1.0), 0.0)  # −w
             tangent = gradient - right.T @ jnp.where(rank, right @ gradient, 0.0)
             return -step_size * (tangent + self.steering * normal)
-        size = _positive(jnp.linalg.norm(jacobian))
+        size = or_one(jnp.linalg.norm(jacobian))
         multipliers = jnp.linalg.norm(gradient) / size + self.steering * jnp.linalg.norm(value) / size**2
         far = FAR_ABOVE * jnp.maximum(penalty, multipliers)
         aim = step_size * self.steering * value
@@ -403,7 +403,7 @@ class ExactPenalty(Method):
         violation = jnp.linalg.norm(estimates.value)
         downhill = -estimates.jacobian.T @ estimates.value
         length = jnp.minimum(oracle.diameter(), jnp.maximum(1.0, jnp.linalg.norm(x))).astype(x.dtype)
-        step = oracle.project(x + length * downhill / _positive(jnp.linalg.norm(downhill))) - x
+        step = oracle.project(x + length * downhill / or_one(jnp.linalg.norm(downhill))) - x
         return (downhill @ step <= STATIONARY * violation**2) & (violation > NOISE * noise)
 
     # ------------------------------------------------------------------ the answer
@@ -426,11 +426,6 @@ class ExactPenalty(Method):
             None: "the termination test was not met, and ρ was raised",
         }[self.conclusion(state)]
         return f"at the last of {int(state.tests):,} outer iterations {said}; ρ = {float(state.penalty):.4g}"
-
-
-def _positive(number: Array) -> Array:
-    """The number where it is above zero, else 1: what is divided by it is zero there, or not used."""
-    return jnp.where(number > 0, number, 1.0)
 
 
 def _rounding(
