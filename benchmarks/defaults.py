@@ -382,8 +382,7 @@ def run_section(name: str, options: argparse.Namespace) -> list[Row]:
                 said = found[task].get("error", "")
                 print(f"[{len(found)}/{len(tasks)}] {task.problem}, {task.method}: {seconds:.0f} s {said}", flush=True)
         except TimeoutError:
-            for process in pool._processes.values():
-                process.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
     rows = section.report({task: found.get(task, {"error": "out of time"}) for task in tasks})
     print(f"  {name}: {(time.perf_counter() - began) / 60:.1f} minutes, {options.jobs} processes", flush=True)
     return rows

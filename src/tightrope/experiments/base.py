@@ -520,7 +520,7 @@ def _history(run: Result) -> pd.DataFrame:
 def _fingerprint(part: Part, entry: Entry) -> str:
     """Of everything that the runs of an entry depend on, as far as it can be told."""
     numbers = part.steps, part.samples, part.seeds, part.records, part.lanes, part.score_text
-    code = map(_source, (part.measure or part.make, part.metrics))
+    code = map(_source, (part.measure, part.make, part.metrics))
     text = [__version__, part.name, entry.label, *map(repr, numbers), *map(repr, entry.grid), *code]
     return hashlib.sha256("\n".join(text).encode()).hexdigest()
 
@@ -533,7 +533,7 @@ def _source(function: Any) -> str:
         function = function.func
     try:
         files = [inspect.getfile(inspect.unwrap(function))]
-    except TypeError:  # built in
+    except TypeError:  # built in, or none
         files = []
     files += [file for file in given if isinstance(file, Path)]
     texts = (Path(file).read_text(encoding="utf-8") for file in files if Path(file).is_file())
