@@ -83,7 +83,8 @@ class Band(NamedTuple):
         samples: rows drawn.
         seconds: wall time.
         mean: of the column.
-        low: mean less one standard deviation; on a logarithmic axis not below the least value of a seed.
+        low: mean less one standard deviation, but not below 0 where no value is; on a logarithmic axis not below the least
+            value of a seed.
         high: mean plus one standard deviation.
     """
 
@@ -95,7 +96,7 @@ class Band(NamedTuple):
     high: Float[np.ndarray, " records"]
 
 
-def bands(frame: pd.DataFrame, column: str, log: bool = False) -> tuple[dict[str, Band], float]:
+def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
     """The curve of every entry of a tidy frame, and where a logarithmic axis draws 0 (−∞: nothing is; 0: everything is).
 
     Values that are not finite are left out; so is a record where there are no others.
@@ -103,29 +104,31 @@ def bands(frame: pd.DataFrame, column: str, log: bool = False) -> tuple[dict[str
     Args:
         frame: one row for each entry, seed and record, as `tightrope reproduce` writes them.
         column: what is drawn.
-        log: whether it is on a logarithmic axis.
 
     Example:
         >>> import pandas as pd
         >>> from tightrope import plots
+        >>> from tightrope.experiments.base import Column
         >>> frame = pd.DataFrame({"entry": "a", "step": 1, "samples": 2, "seconds": 0.1, "objective": [1.0, 3.0]})
-        >>> found, floor = plots.bands(frame, "objective")
+        >>> found, floor = plots.bands(frame, Column("objective", "objective"))
         >>> found["a"].mean, found["a"].high.round(2)
         (array([2.]), array([3.41]))
     """
-    finite: Any = frame[np.isfinite(frame[column])]
+    name = column.name
+    finite: Any = frame[np.isfinite(frame[name]) & (column.start | (frame["step"] > 0))]
+    least = 0.0 if (finite[name] >= 0).all() else -math.inf
     curves = {}
     for label in frame["entry"].unique():
         at = finite[finite["entry"] == label].groupby("step")
-        mean, spread = at[column].mean().to_numpy(float), at[column].std().fillna(0.0).to_numpy()
-        low = np.maximum(mean - spread, at[column].min().to_numpy()) if log else mean - spread
-        samples, seconds = (at[name].mean().to_numpy(float) for name in ("samples", "seconds"))
+        mean, spread = at[name].mean().to_numpy(float), at[name].std().fillna(0.0).to_numpy()
+        low = np.maximum(mean - spread, at[name].min().to_numpy() if column.log else least)
+        samples, seconds = (at[along].mean().to_numpy(float) for along in ("samples", "seconds"))
         curves[str(label)] = Band(np.array(list(at.groups), float), samples, seconds, mean, low, mean + spread)
     numbers = np.concatenate([np.concatenate([band.mean, band.low]) for band in curves.values()])
-    if not log or not (numbers <= (floor := _floor(numbers))).any():
+    if not column.log or not (numbers <= (floor := _floor(numbers))).any():
         return curves, -math.inf
     clipped = {
-        label: band._replace(**{name: np.maximum(getattr(band, name), floor) for name in ("mean", "low", "high")})
+        label: band._replace(**{field: np.maximum(getattr(band, field), floor) for field in ("mean", "low", "high")})
         for label, band in curves.items()
     }
     return clipped, float(floor)
@@ -158,18 +161,23 @@ def curves(
 
     drawn = {part: [c for c in columns if c.name in frame] for part, frame in frames.items()}
     heights = [2.9 + 0.25 * -(-len(legend(frame)) // PER_LINE) for frame in frames.values()]
-    width = 4.0 * max(max(map(len, drawn.values())), 2)
-    figure = Figure(figsize=(width, sum(heights)), dpi=150, layout="constrained")
+    across = max(*map(len, drawn.values()), 2)
+    figure = Figure(figsize=(4.0 * across, sum(heights)), dpi=150, layout="constrained")
     rows = figure.subfigures(len(frames), height_ratios=heights, squeeze=False)[:, 0]
     for row, (part, frame) in zip(rows, frames.items(), strict=True):
         row.suptitle(part, fontsize=FONT + 2)
-        panels = np.ravel(row.subplots(1, len(drawn[part])))
-        for axes, column in zip(panels, drawn[part], strict=True):
+        panels = np.ravel(row.subplots(1, across))
+        for axes in panels[len(drawn[part]) :]:
+            axes.set_visible(False)
+        for axes, column in zip(panels, drawn[part], strict=False):
             _draw_bands(axes, frame, column, against, log_samples)
         handles, labels = panels[0].get_legend_handles_labels()
-        place = {"loc": "outside lower center", "ncols": min(len(labels), PER_LINE), "frameon": False}
+        lines = -(-len(labels) // PER_LINE)
+        place = {"loc": "outside lower center", "ncols": -(-len(labels) // lines), "frameon": False}
         row.legend(handles, labels, fontsize=FONT, **place)
-    figure.draw_without_rendering()
+    layout = figure.get_layout_engine()
+    assert layout is not None
+    layout.execute(figure)
     figure.set_layout_engine("none")  # what is laid out once need not be again for every file
     return figure
 
@@ -230,7 +238,7 @@ def style(number: int) -> tuple[str, str]:
 
 
 def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, log_samples: bool) -> None:
-    found, floor = bands(frame, column.name, column.log)
+    found, floor = bands(frame, column)
     (place, title), names = axis(frame, against), legend(frame)
     for number, (label, band) in enumerate(found.items()):
         colour, line = style(number)
@@ -241,6 +249,10 @@ def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, l
         axes.set_yscale("log")
     if floor > 0:
         _zero_tick(axes, floor)
+    if floor == 0:
+        axes.set_ylim(-0.05, 1.0)
+    if axes.get_yscale() == "linear":
+        axes.ticklabel_format(axis="y", useOffset=False)
     if log_samples and against == "samples":
         axes.set_xscale("log")
     else:

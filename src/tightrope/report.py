@@ -9,6 +9,7 @@ import base64
 import html
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import plots
-from .experiments.base import TUNING_SEED, Experiment, Outcome, Part
+from .experiments.base import Experiment, Part
+from .experiments.running import TUNING_SEED, Outcome
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +29,15 @@ X = ("samples", "seconds")
 """The horizontal axes."""
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 """Plotly's names of line styles."""
+CHOSEN_BY_PLOTLY = {"values": None, "texts": None}
+"""Ticks."""
+SHORT = 3
+"""Powers of ten over which a logarithmic axis has ticks between them."""
 DASH_ARRAYS = {"-": "none", "--": "6 3", "-.": "6 2 1 2", ":": "2 2"}
 
 
 def page(outcome: Outcome, figures: Mapping[str, Figure]) -> str:
-    """The report of an experiment: its example is that of `tightrope.experiments.base.run_experiment`.
+    """The report of an experiment: its example is that of `tightrope.experiments.running.run_experiment`.
 
     Args:
         outcome: what was run.
@@ -101,6 +107,25 @@ def in_words(measured: Any) -> str:
     if isinstance(measured, bool | np.bool_) or not isinstance(measured, int | float | np.number):
         return str(measured)
     return f"{measured:,.0f}" if 1e3 <= abs(measured) < 1e9 else f"{measured:.4g}"
+
+
+def in_lines(measured: Any) -> str:
+    """What was measured, a line for each name.
+
+    Example:
+        >>> print(in_lines({"a9a": {"SSG": 0.123456, "IPP": 1}, "bank": {"loss": {"SSG": 2, "IPP": 3}, "gap": 4}}))
+        a9a: SSG: 0.1235; IPP: 1
+        bank:
+        loss: SSG: 2; IPP: 3
+        gap: 4
+    """
+    if not isinstance(measured, Mapping):
+        return in_words(measured)
+    lines = []
+    for name, value in measured.items():
+        nested = isinstance(value, Mapping) and any(isinstance(each, Mapping) for each in value.values())
+        lines.append(f"{name}:\n{in_lines(value)}" if nested else f"{name}: {in_words(value)}")
+    return "\n".join(lines)
 
 
 def summary(reports: Mapping[str, tuple[Experiment, Mapping[str, Any]]]) -> str:
@@ -175,14 +200,15 @@ def _td(title: str, content: Any) -> str:
     """A cell; words may be broken where there is no room for them, numbers not."""
     text = str(content)
     kind = "no" if text == "no" else "words" if len(text) > 20 else ""
-    return f'<td role="cell" class="{kind}" data-title="{_escape(title)}">{_escape(text).replace("(", "(<wbr>")}</td>'
+    content = re.sub(r"(?<=\w)\(", "(<wbr>", _escape(text))
+    return f'<td role="cell" class="{kind}" data-title="{_escape(title)}">{content}</td>'
 
 
 def _claims(outcome: Outcome) -> str:
     checks = outcome.checks
     if not checks:
         return ""
-    rows = [(c.claim, in_words(c.measured), "yes" if c.holds else "no", c.detail) for c in checks]
+    rows = [(c.claim, in_lines(c.measured), "yes" if c.holds else "no", c.detail) for c in checks]
     caption = f"{sum(c.holds for c in checks)} of {len(checks)} hold"
     return _section(
         "claims", "Claims", _table(caption, ("claim", "measured", "holds", "how, and what was tried"), rows)
@@ -197,7 +223,7 @@ def _curves(outcome: Outcome, number: int, name: str) -> dict[str, Any]:
     field = {against: plots.axis(frame, against) for against in X}
     panels = []
     for column in (c for c in experiment.columns if c.name in frame):
-        found, floor = plots.bands(frame, column.name, column.log)
+        found, floor = plots.bands(frame, column)
         curves = [
             {against: getattr(band, place).tolist() for against, (place, _) in field.items()}
             | {key: getattr(band, key).tolist() for key in ("mean", "low", "high")}
@@ -210,7 +236,7 @@ def _curves(outcome: Outcome, number: int, name: str) -> dict[str, Any]:
                 "id": f"panel-{number}-{len(panels)}",
                 "label": "<br>".join(map(_escape, plots.wrapped(column.label))),
                 "log": column.log and floor != 0,
-                "ticks": _ticks(floor, max(max(curve["high"], default=1.0) for curve in curves)),
+                "ticks": _ticks(floor, curves) if column.log and floor != 0 else CHOSEN_BY_PLOTLY,
                 "curves": curves,
                 "description": f"{name}: {column.label} against {field['samples'][1]} or wall time. {said}.",
             }
@@ -227,12 +253,19 @@ def _curves(outcome: Outcome, number: int, name: str) -> dict[str, Any]:
     }
 
 
-def _ticks(floor: float, top: float) -> dict[str, Any]:
-    """The ticks of a logarithmic axis whose lowest reads 0; null: those that Plotly chooses."""
-    if floor <= 0:
-        return {"values": None, "texts": None}
-    powers = plots.powers_above(floor, top)
-    return {"values": [floor, *(10.0**p for p in powers)], "texts": ["0", *(f"10<sup>{p}</sup>" for p in powers)]}
+def _ticks(floor: float, curves: Sequence[Mapping[str, list[float]]]) -> dict[str, Any]:
+    """The ticks of a logarithmic axis: powers of ten, the lowest reads 0 if there are zeros; 1, 2, 5 on a short one."""
+    drawn = [value for curve in curves for key in ("low", "high") for value in curve[key]]
+    if not drawn:
+        return CHOSEN_BY_PLOTLY
+    first, last = int(np.floor(np.log10(min(drawn)))), int(np.ceil(np.log10(max(drawn))))
+    if floor < 0 and last - first <= SHORT:
+        values = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+        return {"values": values, "texts": [f"{value:g}" for value in values]}
+    powers = plots.powers_above(floor, max(drawn)) if floor > 0 else range(first, last + 1, max(1, (last - first) // 4))
+    zero = [floor] * (floor > 0)
+    texts = ["0"] * len(zero) + [f"10<sup>{power}</sup>" for power in powers]
+    return {"values": [*zero, *(10.0**power for power in powers)], "texts": texts}
 
 
 def _part(part: Mapping[str, Any]) -> str:
@@ -260,9 +293,10 @@ def _figures(figures: Mapping[str, Figure]) -> str:
     for caption, figure in figures.items():
         file = io.BytesIO()
         figure.savefig(file, format="svg")
-        text, source = _escape(caption), base64.b64encode(file.getvalue()).decode()
+        text, source = _escape(_capital(caption)), base64.b64encode(file.getvalue()).decode()
         shown.append(
-            f'<figure><img alt="{text}" src="data:image/svg+xml;base64,{source}"><figcaption>{text}</figcaption></figure>'
+            f'<figure><figcaption>{text}</figcaption><div class="picture" tabindex="0">'
+            f'<img alt="{text}" src="data:image/svg+xml;base64,{source}"></div></figure>'
         )
     return _section("figures", "Figures", "\n".join(shown))
 

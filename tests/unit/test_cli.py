@@ -14,7 +14,10 @@ from typer.testing import CliRunner
 
 import tightrope as tr
 from tightrope import cli, demo, report
-from tightrope.experiments import base
+from tightrope.cli import lists
+from tightrope.cli.solve import against
+from tightrope.cli.terminal import show
+from tightrope.experiments import base, running
 
 OWN = """
 import jax.numpy as jnp, tightrope as tr
@@ -75,7 +78,7 @@ def test_version():
 
 
 def said_of(method):
-    return method.__name__ + method.reference + cli._takes(method.accepts) + method.guarantee + method.cost
+    return method.__name__ + method.reference + lists.takes(method.accepts) + method.guarantee + method.cost
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 159])
@@ -85,16 +88,16 @@ def test_methods_says_all_one_by_one(columns):
     assert not re.search(r"[ \t]$", output, re.MULTILINE)
     labels = len(tr.methods.every()) * "paper takes guarantee a step"
     said = "".join(map(said_of, tr.methods.every().values()))
-    assert letters(output) == letters(said + labels + "".join(cli.METHODS) + "".join(cli.LEGEND))
+    assert letters(output) == letters(said + labels + "".join(lists.METHODS) + "".join(lists.LEGEND))
 
 
 @pytest.mark.parametrize("columns", [160, 200])
 def test_methods_says_all_in_a_table(columns):
     output = call("methods", columns=columns).output
     assert max(map(len, output.splitlines())) <= columns
-    titles = len(cli.METHODS) * "method and its paper problems it takes guarantee cost of a step"
+    titles = len(lists.METHODS) * "method and its paper problems it takes guarantee cost of a step"
     said = "".join(map(said_of, tr.methods.every().values()))
-    assert letters(output) == letters(said + titles + "".join(cli.METHODS) + "".join(cli.LEGEND))
+    assert letters(output) == letters(said + titles + "".join(lists.METHODS) + "".join(lists.LEGEND))
 
 
 @pytest.mark.parametrize("columns", [80, 200])
@@ -108,17 +111,17 @@ def test_methods_of_the_papers_come_first_each_group_under_its_title(columns):
 
 
 def test_what_is_reconstructed_is_marked():
-    text = cli._marked(cli.Text("TStoM [inner\n budget reconstructed], [1]"))
+    text = lists.marked(lists.Text("TStoM [inner\n budget reconstructed], [1]"))
     assert [text.plain[span.start : span.end] for span in text.spans] == ["[inner\n budget reconstructed]"]
 
 
 def test_what_a_method_takes_is_said_in_words():
     accepts = tr.methods.Accepts("affine", inequalities=True, stochastic=False, form="native", needs="lmo")
-    assert cli._takes(accepts) == "affine equalities; inequalities without data; sets with a linear minimiser"
-    assert cli._takes(accepts._replace(equalities="none", stochastic=True)).startswith("inequalities with or without")
-    assert cli._takes(accepts._replace(equalities="any")).startswith("equalities and inequalities without data;")
+    assert lists.takes(accepts) == "affine equalities; inequalities without data; sets with a linear minimiser"
+    assert lists.takes(accepts._replace(equalities="none", stochastic=True)).startswith("inequalities with or without")
+    assert lists.takes(accepts._replace(equalities="any")).startswith("equalities and inequalities without data;")
     only_linear = accepts._replace(inequalities=False, needs="everywhere")
-    assert cli._takes(only_linear) == "affine equalities; no set, x free"
+    assert lists.takes(only_linear) == "affine equalities; no set, x free"
 
 
 def test_problems_cuts_nothing_off():
@@ -207,8 +210,23 @@ def test_solve_saves_what_it_printed(solved):
 
 def test_solve_compares_where_no_point_is_feasible(solved, capsys):
     *_, solution = tr.zoo.circle_and_wall()
-    cli._print(cli._against(replace(tr.load(solved[1]), violation=0.75), solution))
+    show(against(replace(tr.load(solved[1]), violation=0.75), solution))
     assert re.search(r"no point is feasible\) +0.75 +0.697\d* +\+5.28e-02", capsys.readouterr().out)
+
+
+def test_solve_where_there_is_no_least_objective(tmp_path):
+    (tmp_path / "own.py").write_text("import tightrope as tr\nfall = tr.zoo.infeasible.unbounded()['falling_line']")
+    answer = call("solve", f"{tmp_path / 'own.py'}:fall", "--steps", 200)
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"objective +-\S+ +-inf *$", answer.stdout, re.MULTILINE)
+    assert "away" not in answer.stdout
+
+
+def test_solve_compares_nothing_that_is_not_stated(solved, capsys):
+    show(against(tr.load(solved[1]), tr.zoo.Solution(None, float("nan"), {"circle": 2.5})))
+    printed = capsys.readouterr().out
+    assert "multiplier of circle" in printed
+    assert "objective" not in printed
 
 
 @pytest.mark.parametrize(("name", "compared"), [("known", True), ("made", False)])
@@ -286,7 +304,7 @@ def test_compare_stopped_says_how_to_go_on(own_file, monkeypatch, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(base, "run_experiment", interrupted)
+    monkeypatch.setattr(running, "run_experiment", interrupted)
     answer = call("compare", f"{own_file}:made", "--methods", "TruncatedMomentum", "--out", tmp_path)
     assert answer.exit_code == 130
     assert "the same command goes on" in answer.stderr
@@ -341,9 +359,9 @@ def test_reproduce_writes_the_summary(tmp_path):
 def test_reproduce_prints_the_claims_and_where_the_report_is(monkeypatch, tmp_path):
     def made(experiment, out, quick):
         checks = [base.Check("a is lower", {"a": 1.0}, True), base.Check("b is lower", 2.0, False)]
-        return base.Outcome(experiment, quick, out / experiment.name, {}, {}, {}, checks)
+        return running.Outcome(experiment, quick, out / experiment.name, {}, {}, {}, checks)
 
-    monkeypatch.setattr(base, "run_experiment", made)
+    monkeypatch.setattr(running, "run_experiment", made)
     answer = call("reproduce", "rates", "--quick", "--out", tmp_path)
     assert re.search(r"a is lower +a: 1 +yes", answer.stdout)
     assert re.search(r"b is lower +2 +no", answer.stdout)

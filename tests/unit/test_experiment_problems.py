@@ -144,6 +144,10 @@ def test_accuracy_and_p_rule_count_rows_in_percent(people):
     assert adult.p_rule(theta, people) == pytest.approx(100 * min(rates) / max(rates), rel=1e-5)
 
 
+def test_a_classifier_that_decides_nothing_calls_all_positive(people):
+    assert adult.accuracy(np.zeros(4), people) == pytest.approx(100 * np.mean(people["y"] > 0), rel=1e-5)
+
+
 def test_the_p_rule_is_100_where_nobody_or_everybody_is_chosen(people):
     nobody = people | {"x": -np.ones((200, 4))}
     assert adult.p_rule(np.ones(4), nobody) == 100.0

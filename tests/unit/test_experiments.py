@@ -15,8 +15,10 @@ import pytest
 
 import tightrope as tr
 from tightrope import report
-from tightrope.experiments import base
-from tightrope.experiments.base import TUNING_SEED, Check, Entry, Experiment, Part, run_experiment
+from tightrope.experiments import base, running
+from tightrope.experiments.base import Check, Entry, Experiment, Part
+from tightrope.experiments.fingerprint import fingerprint, modules
+from tightrope.experiments.running import TUNING_SEED, run_experiment
 
 ROOT = Path(__file__).parents[2]
 GDA, SSG = tr.methods.GradientDescentAscent, tr.methods.SwitchingSubgradient
@@ -53,7 +55,7 @@ def done(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _no_pictures(done, monkeypatch):
     """Only the first run draws."""
-    monkeypatch.setattr(base, "_write", lambda outcome: None)
+    monkeypatch.setattr(running, "_write", lambda outcome: None)
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def sweeps(monkeypatch):
         calls.append(methods)
         return tr.sweep(problem, x0, methods, **options)
 
-    monkeypatch.setattr(base, "sweep", counted)
+    monkeypatch.setattr(running, "sweep", counted)
     return calls
 
 
@@ -136,16 +138,16 @@ def test_a_run_that_diverged_is_never_chosen():
         status = "diverged"
         history = tr.History({"objective": [0.0]})
 
-    assert base._score(PART, Run()) > (1e300,)
+    assert running._score(PART, Run()) > (1e300,)
     Run.status = "budget"
-    assert base._score(PART, Run()) == (0.0,)
+    assert running._score(PART, Run()) == (0.0,)
     Run.history = tr.History({"objective": [float("nan")]})
-    assert base._score(PART, Run()) > (1e300,)
+    assert running._score(PART, Run()) > (1e300,)
 
 
 def test_settings_are_one_line():
     inner = tr.methods.ConstraintExtrapolation(step_size=0.05, dual_step_size=500.0)
-    text = base._settings(tr.methods.ProximalPoint(inner=inner, weight=7.939301371574402, constraints="convex"))
+    text = running._settings(tr.methods.ProximalPoint(inner=inner, weight=7.939301371574402, constraints="convex"))
     assert text.startswith(
         "ProximalPoint(inner=ConstraintExtrapolation(step_size=0.05, dual_step_size=500.0), weight=7.9"
     )
@@ -163,7 +165,7 @@ def test_what_is_done_is_not_run_again(done, sweeps):
 def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, sweeps):
     stop = replace(ENTRIES[1], grid=ENTRIES[1].grid[:1])
     part = replace(PART, entries=(replace(ENTRIES[0], grid=ENTRIES[0].grid[:1]), stop), samples=None, steps=10)
-    interrupted = base.sweep
+    interrupted = running.sweep
 
     def stopped(problem, x0, methods, **options):
         found = interrupted(problem, x0, methods, **options)
@@ -172,7 +174,7 @@ def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, sweep
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(base, "sweep", stopped)
+        patch.setattr(running, "sweep", stopped)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(experiment(part), tmp_path)
     runs = tmp_path / "test" / "runs"
@@ -191,30 +193,58 @@ CHANGES = [
     {"score_text": "another"},
     {"make": partial(make, 1)},
     {"metrics": partial(dict, one=1)},
+    {"final_metrics": partial(dict, one=1)},
 ]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
 def test_other_numbers_are_another_run(change):
-    mark = base._fingerprint(PART, ENTRIES[0])
-    assert base._fingerprint(replace(PART, **change), ENTRIES[0]) != mark
+    mark = fingerprint(PART, ENTRIES[0])
+    assert fingerprint(replace(PART, **change), ENTRIES[0]) != mark
 
 
 def test_a_longer_grid_is_another_run_and_another_note_is_not():
-    mark = base._fingerprint(PART, ENTRIES[0])
-    assert base._fingerprint(PART, replace(ENTRIES[0], grid=ENTRIES[0].grid[:2])) != mark
-    assert base._fingerprint(PART, replace(ENTRIES[0], note="elsewhere")) == mark
+    mark = fingerprint(PART, ENTRIES[0])
+    assert fingerprint(PART, replace(ENTRIES[0], grid=ENTRIES[0].grid[:2])) != mark
+    assert fingerprint(PART, replace(ENTRIES[0], note="elsewhere")) == mark
 
 
 def test_a_changed_file_is_another_run(tmp_path):
     file = tmp_path / "own.py"
     file.write_text("a = 1")
     part = replace(PART, make=partial(make, file))
-    mark = base._fingerprint(part, ENTRIES[0])
-    assert base._fingerprint(part, ENTRIES[0]) == mark
+    mark = fingerprint(part, ENTRIES[0])
+    assert fingerprint(part, ENTRIES[0]) == mark
     file.write_text("a = 2")
-    assert base._fingerprint(part, ENTRIES[0]) != mark
-    assert Path(__file__).read_text(encoding="utf-8") in base._source(make)  # through its cache
+    assert fingerprint(part, ENTRIES[0]) != mark
+
+
+def test_code_that_runs_is_in_the_fingerprint_and_code_that_judges_or_draws_is_not():
+    for name, experiment in base.every().items():
+        for part in experiment.parts(False):
+            functions = [getattr(function, "func", function) for function in (part.make, part.measure, part.metrics)]
+            found = {each for function in functions if function for each in modules(function.__module__)}
+            files = {each.rpartition(".")[2] for each in found}
+            assert {"config", "problems" if name == "rates" else "problem"} <= files
+            assert not files & {"claims", "plot", "panels", "base", "running"}
+    parity = "tightrope.experiments.demographic_parity.problem"
+    assert "tightrope.experiments.roc_fairness.near" in modules(parity)  # imported, and by what is imported
+    assert modules(__name__) == {__name__: Path(__file__).read_text(encoding="utf-8")}
+    assert modules("tightrope.zoo.inequalities") == modules("builtins") == {}
+
+
+def test_final_metrics_are_not_computed_while_tuning(tmp_path):
+    seen = []
+    costly = replace(
+        PART,
+        entries=(Entry("GDA", ENTRIES[0].grid[:2]),),
+        samples=None,
+        steps=10,
+        final_metrics=lambda: {"costly": lambda x, _: seen.append(1) or len(seen)},
+    )
+    frame = run_experiment(experiment(costly), tmp_path).frames["tiny"]
+    assert sorted(frame["costly"]) == list(range(1, len(frame) + 1))
+    assert {"norm", "costly"} <= set(frame.columns)
 
 
 def test_a_changed_number_runs_again_and_replaces_the_file(tmp_path, sweeps):

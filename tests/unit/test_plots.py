@@ -131,6 +131,9 @@ def test_pyplot_is_not_used(solved, monkeypatch):
 # ---------------------------------------------------------------------- curves over seeds
 
 
+VALUE = Column("value", "v")
+
+
 def tidy(values, **columns):
     """Two seeds of one entry, a record for each pair of values."""
     rows = [
@@ -142,7 +145,7 @@ def tidy(values, **columns):
 
 
 def test_a_band_is_the_mean_and_one_standard_deviation_to_both_sides():
-    found, floor = plots.bands(tidy([(1.0, 3.0), (2.0, 2.0)]), "value")
+    found, floor = plots.bands(tidy([(1.0, 3.0), (2.0, 2.0)]), VALUE)
     band, spread = found["a"], np.sqrt(2.0)
     np.testing.assert_allclose(band.mean, [2.0, 2.0])
     np.testing.assert_allclose(band.low, [2.0 - spread, 2.0])
@@ -154,16 +157,29 @@ def test_a_band_is_the_mean_and_one_standard_deviation_to_both_sides():
 
 
 def test_on_a_logarithmic_axis_a_band_ends_at_the_lowest_seed_and_zeros_are_drawn_below_all():
-    found, floor = plots.bands(tidy([(0.1, 10.0), (0.0, 0.0)]), "value", log=True)
+    found, floor = plots.bands(tidy([(0.1, 10.0), (0.0, 0.0)]), replace(VALUE, log=True))
     assert found["a"].low[0] == 0.1
     assert floor == pytest.approx(0.01)
     assert found["a"].mean[1] == floor
-    found, floor = plots.bands(tidy([(0.0, 0.0)]), "value", log=True)
+    found, floor = plots.bands(tidy([(0.0, 0.0)]), replace(VALUE, log=True))
     assert floor == 0.0
 
 
+def test_a_band_goes_below_0_only_where_a_value_does():
+    found, _ = plots.bands(tidy([(0.0, 3.0), (1.0, 1.0)]), VALUE)
+    np.testing.assert_array_equal(found["a"].low, [0.0, 1.0])
+    found, _ = plots.bands(tidy([(0.0, 3.0), (-1.0, -1.0)]), VALUE)
+    np.testing.assert_allclose(found["a"].low, [1.5 - 3.0 / np.sqrt(2.0), -1.0])
+
+
+def test_the_start_is_left_out_where_a_column_says_nothing_about_it():
+    found, _ = plots.bands(tidy([(9.0, 9.0), (1.0, 3.0)]), replace(VALUE, start=False))
+    np.testing.assert_array_equal(found["a"].steps, [1])
+    np.testing.assert_array_equal(found["a"].mean, [2.0])
+
+
 def test_values_that_are_not_finite_are_left_out_of_a_band():
-    found, _ = plots.bands(tidy([(1.0, np.inf), (np.nan, np.nan)]), "value")
+    found, _ = plots.bands(tidy([(1.0, np.inf), (np.nan, np.nan)]), VALUE)
     np.testing.assert_array_equal(found["a"].mean, [1.0])
     np.testing.assert_array_equal(found["a"].low, [1.0])
 
@@ -173,7 +189,7 @@ def test_curves_have_a_panel_for_each_part_and_column_that_it_has_with_units():
     columns = [Column("value", "value (m)", log=True), Column("other", "other (kg)")]
     figure = plots.curves(frames, columns)
     first, second = figure.subfigs
-    assert [axes.get_ylabel() for axes in first.axes] == ["value (m)"]
+    assert [axes.get_ylabel() for axes in first.axes if axes.get_visible()] == ["value (m)"]
     assert [axes.get_ylabel() for axes in second.axes] == ["value (m)", "other (kg)"]
     assert first.axes[0].get_xlabel() == "samples drawn (rows)"
     assert second.axes[0].get_xlabel() == "steps (no rows are drawn)"
@@ -186,7 +202,7 @@ def test_curves_have_a_panel_for_each_part_and_column_that_it_has_with_units():
 def test_the_axis_of_samples_may_be_logarithmic_that_of_time_is_not():
     frames = {"first": tidy([(1.0, 3.0), (2.0, 2.0)])}
     scales = [
-        plots.curves(frames, [Column("value", "v")], against, log_samples=True).subfigs[0].axes[0].get_xscale()
+        plots.curves(frames, [VALUE], against, log_samples=True).subfigs[0].axes[0].get_xscale()
         for against in ("samples", "seconds")
     ]
     assert scales == ["log", "linear"]

@@ -15,10 +15,12 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 import tightrope as tr
 from tightrope import report
-from tightrope.experiments.base import COLUMNS, Check, Entry, Experiment, Outcome, Part
+from tightrope.experiments.base import COLUMNS, Check, Entry, Experiment, Part
+from tightrope.experiments.running import Outcome
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -156,6 +158,20 @@ def test_zero_has_a_tick_on_a_logarithmic_axis(page):
     assert len(ticks) > 2
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (0.04, 0.7, ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1"]),
+        (2e-4, 30.0, ["10<sup>-4</sup>", "10<sup>-3</sup>", "10<sup>-2</sup>", "10<sup>-1</sup>", "10<sup>0</sup>"]),
+    ],
+)
+def test_a_short_logarithmic_axis_has_ticks_between_powers_of_ten_and_a_long_one_has_not(low, high, texts):
+    ticks = report._ticks(-np.inf, [{"low": [low], "high": [high]}, {"low": [], "high": []}])
+    assert ticks["texts"][: len(texts)] == texts
+    assert len(ticks["values"]) == len(ticks["texts"]) <= 9
+    assert report._ticks(-np.inf, [{"low": [], "high": []}])["values"] is None
+
+
 def test_the_legend_hides_a_curve_of_its_part_alone_and_shows_it_again(page):
     button = page.find_element(By.CSS_SELECTOR, ".legend button")
     button.click()
@@ -208,6 +224,14 @@ def test_nothing_is_wider_than_the_screen(browser, file, width):
         "return [...document.querySelectorAll('.main-svg')].map(e => e.getBoundingClientRect().right)"
     )
     assert 0 < max(drawn) <= width
+
+
+def test_on_a_phone_pictures_keep_their_size_and_scroll_from_the_keyboard(browser, file):
+    open_at(browser, file, 390)
+    picture = browser.find_element(By.CSS_SELECTOR, ".picture")
+    assert picture.find_element(By.TAG_NAME, "img").size["width"] > 700 > picture.size["width"]
+    picture.send_keys(Keys.ARROW_RIGHT)
+    WebDriverWait(browser, 5).until(lambda _: browser.execute_script("return arguments[0].scrollLeft", picture) > 0)
 
 
 def test_on_a_phone_every_cell_says_what_it_is(browser, file):

@@ -10,7 +10,8 @@ from functools import cache
 import generated_files as generated
 import pytest
 
-from tightrope.experiments import base
+from tightrope.experiments.base import every
+from tightrope.experiments.running import run_experiment
 
 SECONDS = 15
 
@@ -29,13 +30,13 @@ def ran(tmp_path_factory):
         @cache
         def run(name):
             wall, busy = time.perf_counter(), time.process_time()
-            outcome = base.run_experiment(base.every()[name], folder / "out", quick=True)
+            outcome = run_experiment(every()[name], folder / "out", quick=True)
             return outcome, min(time.perf_counter() - wall, time.process_time() - busy)  # others may have the cores
 
         yield run
 
 
-@pytest.mark.parametrize("name", sorted(base.every()))
+@pytest.mark.parametrize("name", sorted(every()))
 def test_the_quick_version_runs_in_time_and_writes_its_files(name, ran):
     outcome, seconds = ran(name)
     assert seconds <= SECONDS
@@ -48,6 +49,12 @@ def test_the_quick_version_runs_in_time_and_writes_its_files(name, ran):
         frame = outcome.frames[part.name]
         assert set(frame["entry"]) == {entry.label for entry in part.entries}
         assert any(column.name in frame for column in outcome.experiment.columns)
+
+
+@pytest.mark.parametrize("name", sorted(set(every()) - {"rates"}))
+def test_the_quick_version_compares_curves(name, ran):
+    for frame in ran(name)[0].frames.values():
+        assert frame["entry"].nunique() >= 2
 
 
 def test_the_slopes_of_the_quick_rates_are_steep_enough(ran):

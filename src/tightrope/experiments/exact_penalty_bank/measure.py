@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from ...methods import Method
 from ...record import Record
+from ...result import Result
+from ...solve import solve
 from ...sweep import sweep
 from ..base import Entry
 from . import config
@@ -17,12 +20,17 @@ PILOT = 500
 def around(name: str, rows: int | None, samples: int, seeds: int, entry: Entry) -> pd.DataFrame:
     """The runs of every setting of an entry, with the column `setting`; `seed` numbers all runs."""
     problem, x0 = make(name, rows)
-    drawn = sweep(problem, x0, entry.grid[0], steps=PILOT, seeds=seeds, record=PILOT).results[0].samples
-    steps = round(samples * PILOT / drawn)
+
+    def runs(method: Method, steps: int, record: Record) -> list[Result]:
+        if seeds == 1:  # alone, as the comparison of the quick version, which has compiled this
+            return [solve(problem, x0, method, steps=steps, record=record, progress=False)]
+        return sweep(problem, x0, method, steps=steps, seeds=seeds, record=record).results
+
+    steps = round(samples * PILOT / runs(entry.grid[0], PILOT, Record(PILOT))[0].samples)
     record = Record(-(-steps // config.FEW_RECORDS), metrics(name, rows))
     found = []
     for setting, method in enumerate(entry.grid):
-        for run in sweep(problem, x0, method, steps=steps, seeds=seeds, record=record).results:
+        for run in runs(method, steps, record):
             numbers = {"seed": setting * seeds + run.seed, "setting": setting, "status": run.status}
             found.append(run.history.to_pandas().assign(**numbers))
     return pd.concat(found, ignore_index=True)

@@ -17,7 +17,7 @@ width and so other numbers.
 
 Sensitivity: nine settings around them, step size and first penalty × ½, 1, 2; the band there is over settings and seeds.
 
-The quick version has ExactPenalty alone, so that its claims compare nothing.
+The quick version has ExactPenalty and TwoPhaseMomentum alone.
 """
 
 

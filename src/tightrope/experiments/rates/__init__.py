@@ -38,15 +38,16 @@ COLUMNS = (
 
 def parts(quick: bool) -> list[Part]:
     """One for each paper; entries measure themselves."""
-    steps, seeds = (config.QUICK_STEPS, config.QUICK_SEEDS) if quick else (config.STEPS, config.SEEDS)
+    steps = config.QUICK_STEPS if quick else config.STEPS
     papers = {
-        "paper 1": (config.AVERAGES, averages),
-        "paper 2": (config.CERTAIN, averages),
-        "paper 5": (config.CONSERVATIVE, outputs),
+        "paper 1": (config.AVERAGES, averages, config.SEEDS),
+        "paper 2": (config.CERTAIN, averages, config.SEEDS),
+        "paper 5": (config.CONSERVATIVE, outputs, config.OUTPUT_SEEDS),
     }
     found = []
     for name in config.QUICK if quick else papers:
-        rates, measure = papers[name]
+        rates, measure, seeds = papers[name]
+        seeds = config.QUICK_SEEDS if quick else seeds
         labels = [config.QUICK[name]] if quick else list(rates)
         entries = tuple(Entry(label, (rates[label].method,)) for label in labels)
         found.append(Part(name, None, entries, steps=steps, seeds=seeds, measure=partial(measure, steps, seeds)))

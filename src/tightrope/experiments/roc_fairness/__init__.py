@@ -5,7 +5,7 @@ from functools import partial
 from ..base import Column, Experiment, Part
 from . import claims, config
 from .panels import COLUMNS, panels
-from .problem import make, metrics, split_data
+from .problem import make, metrics, near_stationarity
 
 ABOUT = """
 A linear classifier x is made as fair as possible while its hinge loss stays within 0.1% of the least: minimise R(x), the
@@ -33,11 +33,10 @@ def parts(quick: bool) -> list[Part]:
     size = config.QUICK if quick else config.FULL
     found = []
     for label in size.data:
-        data = config.DATA[label], size.rows
-        numbers = *data, size.thresholds
-        grids = config.grids(split_data(*data).modulus)
-        observed = partial(metrics, *numbers, size.records + 1)
-        found.append(panels(label, size, grids, config.NOTES, partial(make, *numbers), observed))
+        numbers = config.DATA[label], size.rows, size.thresholds
+        observed = partial(metrics, *numbers), partial(near_stationarity, *numbers)
+        grids = config.grids(config.MODULI[label])
+        found.append(panels(label, size, grids, config.NOTES, partial(make, *numbers), *observed))
     return [part for several in zip(*found, strict=True) for part in several]
 
 

@@ -35,28 +35,25 @@ class GivenWeight(Proximal):
 
 
 class NearStationarity:
-    """‖x̂ − x‖ as a metric, at the first `points` calls; nan at the others.
-
-    That many are the records of one run: the runner asks for metrics while it tunes as well, where nothing looks at them.
+    """‖x̂ − x‖ as a metric.
 
     Args:
         problem: without data, with one `at_most`.
         weight: ρ̂.
         modulus: of the objective's weak convexity, below ρ̂.
         convex: whether g is convex, so that ρ̃ = 0.
-        points: how many calls are answered.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
         >>> problem = tr.Problem(lambda x: jnp.sum(jnp.abs(x)), tr.at_most(jnp.sum, 1.0))
-        >>> near = NearStationarity(problem, weight=2.0, modulus=0.0, convex=True, points=1)
+        >>> near = NearStationarity(problem, weight=2.0, modulus=0.0, convex=True)
         >>> round(near(jnp.array([3.0, 0.1]), None), 2)  # x̂ = (1.45, −0.45)
         1.64
     """
 
-    def __init__(self, problem: Problem, weight: float, modulus: float, convex: bool, points: int):
+    def __init__(self, problem: Problem, weight: float, modulus: float, convex: bool):
         (constraint,) = problem.constraints
-        self.weight, self.modulus, self.convex, self.left = weight, modulus, convex, points
+        self.weight, self.modulus, self.convex = weight, modulus, convex
         self.bound = float(constraint.high)
 
         def look(y: Any) -> Any:
@@ -67,8 +64,7 @@ class NearStationarity:
 
     def __call__(self, x: Any, batch: Any) -> float:
         """‖x̂ − x‖."""
-        self.left -= 1
-        return float("nan") if self.left < 0 else float(np.linalg.norm(self.step(x)))
+        return float(np.linalg.norm(self.step(x)))
 
     def step(self, x: Any) -> Float[np.ndarray, " d"]:
         """x̂ − x."""

@@ -26,6 +26,7 @@ def panels(
     notes: Mapping[str, str],
     make: Callable[[], Any],
     metrics: Callable[[], Mapping[str, Callable[..., Any]]],
+    final_metrics: Callable[[], Mapping[str, Callable[..., Any]]],
 ) -> tuple[Part, Part]:
     """One run of each method with the best of its settings, as nothing is random; then runs in turn for the time of a step."""
     grids = {name: grids[name] for name in size.methods}
@@ -37,6 +38,7 @@ def panels(
         seeds=1,
         records=size.records,
         metrics=metrics,
+        final_metrics=final_metrics,
         score=score,
         score_text=SCORE,
         lanes=1,
@@ -44,4 +46,4 @@ def panels(
     chosen = {name: grid[size.timed] for name, grid in grids.items()}
     turns = InTurn(make, chosen, config.TIMED, size.turns)
     entries = tuple(Entry(name, (method,), "from the middle of its grid") for name, method in chosen.items())
-    return curves, Part(TIME + label, None, entries, steps=turns.steps, seeds=turns.rounds, measure=turns.of_entry)
+    return curves, Part(TIME + label, make, entries, steps=turns.steps, seeds=turns.rounds, measure=turns.of_entry)

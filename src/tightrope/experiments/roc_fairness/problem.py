@@ -121,8 +121,8 @@ def thresholds_around(scores: Float[np.ndarray, " rows"], count: int) -> Float[n
 
 
 @cache
-def made(name: str, rows: int, thresholds: int) -> tuple[Problem, Float[np.ndarray, " d"], float]:
-    """Problem (15), where it starts, and κ; made once."""
+def make(name: str, rows: int, thresholds: int) -> tuple[Problem, Float[np.ndarray, " d"], float]:
+    """Problem (15) on rows of a data set with this many thresholds, x_ERM, and κ; made once: it keeps its programs."""
     split = split_data(name, rows)
     start, least = smallest_hinge(split.x, split.y)
     slack = SLACK * max(least, LEAST)
@@ -135,19 +135,17 @@ def made(name: str, rows: int, thresholds: int) -> tuple[Problem, Float[np.ndarr
     return problem, start.astype(np.float32), slack
 
 
-def make(name: str, rows: int, thresholds: int) -> tuple[Problem, Float[np.ndarray, " d"], float]:
-    """The problem on rows of a data set with this many thresholds, x_ERM, and κ."""
-    return made(name, rows, thresholds)
+def metrics(name: str, rows: int, thresholds: int) -> dict[str, Callable[[Any, Any], Any]]:
+    """The violation over κ."""
+    problem, _, slack = make(name, rows, thresholds)
+    return {"excess": excess(problem, slack)}
 
 
-def metrics(name: str, rows: int, thresholds: int, points: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """Near-stationarity, and the violation over κ."""
-    (problem, _, slack), split = made(name, rows, thresholds), split_data(name, rows)
+def near_stationarity(name: str, rows: int, thresholds: int) -> dict[str, Callable[[Any, Any], Any]]:
+    """Near-stationarity."""
+    (problem, _, _), split = make(name, rows, thresholds), split_data(name, rows)
     weight = config.NEAR_WEIGHT * max(split.modulus, 1.0)
-    return {
-        "near_stationarity": NearStationarity(problem, weight, split.curvature, convex=True, points=points),
-        "excess": excess(problem, slack),
-    }
+    return {"near_stationarity": NearStationarity(problem, weight, split.curvature, convex=True)}
 
 
 def excess(problem: Problem, slack: float) -> Callable[[Any, Any], Any]:
