@@ -5,18 +5,13 @@ from __future__ import annotations
 from .methods import (
     AdaptivePenalty,
     ConservativeFrankWolfe,
-    GradientDescentAscent,
-    LinearizedALM,
+    MatrixFreePenalty,
     Method,
     StochasticFrankWolfe,
 )
+from .oracle import too_large
 from .problem import Problem
 from .reformulate import refusal
-
-MANY_ROWS = 200
-"""Constraint values up to which a Jacobian is formed; with more of them, only products with it."""
-MANY_NUMBERS = 2**30
-"""The most numbers that a Jacobian may have to be formed."""
 
 
 def choose(problem: Problem, sizes: list[int], parameters: int) -> tuple[Method, str]:
@@ -29,8 +24,8 @@ def choose(problem: Problem, sizes: list[int], parameters: int) -> tuple[Method,
             "the set has no projection, only linear minimisation",
         ),
         (
-            rows > MANY_ROWS or rows * parameters > MANY_NUMBERS,
-            (LinearizedALM, GradientDescentAscent),
+            too_large(rows, parameters),
+            (MatrixFreePenalty,),
             f"{rows:,} constraint values of {parameters:,} parameters are too many for a Jacobian: products with it alone",
         ),
         (True, (AdaptivePenalty,), _reason(problem, rows)),

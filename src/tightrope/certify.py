@@ -19,6 +19,8 @@ upwards there, and the interval must reach down to 0. It does: sqrt(d² + Σ (s_
 at the true multipliers, so below the length of (δv, λ δs) there. That length is the reach; the normal distribution of a given
 mean square that strays the most has one dimension, so Student's quantile is right for it and cautious for more. Where d is
 larger than that length, δd itself has a smaller standard error, and what is left out is at most the length squared over d.
+
+Where the Jacobian is too large to be formed, multipliers come from products with it, and δλ is left out.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .data import Dataset, Source, positive_int
-from .evaluation import Evaluation, largest, stationarity
+from .data import Dataset, Source, Span, positive_int
+from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, largest, stationarity, stationarity_by_products
 from .intervals import bounded_mean, outside, place_bet, rows_to_decide, student_width
+from .matrix_free import Linear
 from .near_stationarity import near_stationarity
 from .oracle import Oracle, Sample, Term
 from .parameters import Parameters
@@ -99,7 +102,8 @@ class Certificate(NamedTuple):
         samples: rows used.
         more_samples: about how many more rows of each source that is sampled would decide; None where no more are needed.
         near_stationarity: the distance of x to the solution of the proximal problem at x, for problems that are not smooth;
-            None for others, for sets that cannot project, and where a number at x is not finite.
+            None for others, for sets that cannot project, for Jacobians too large to be formed, and where a number at x is
+            not finite.
         proximal_weight: the weight ρ̂ of that problem's proximal term.
     """
 
@@ -208,7 +212,7 @@ def certify_point(
     fresh = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))  # a stream that no step of a run uses
     plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_ROWS), LEAST_BATCHES))
     near = None
-    if not problem.smooth and problem.domain.can_project:
+    if not problem.smooth and problem.domain.can_project and not oracle.large_jacobian:
         near = near_stationarity(problem, oracle, x, jax.random.fold_in(fresh, np.uint32(NEAR)))
     risk = (1.0 - confidence) / max(plan.numbers(oracle) + (near is not None and near.sampled), 1)
     if all(plan.exact):
@@ -291,8 +295,8 @@ def _exactly(value: Any) -> Estimate:
 
 def _found_exactly(problem: Problem, oracle: Oracle, x: Float[Array, " n"]) -> Found:
     """All numbers from all data; by the program that evaluates records, so that nothing new is compiled."""
-    points = np.stack([x, x])
-    found = jax.device_get(programs_for(problem, oracle).evaluate(oracle.leaves(), points, oracle.everything()))
+    points, program = np.stack([x, x]), programs_for(problem, oracle).evaluate
+    found = jax.device_get(program(oracle.leaves(), points, oracle.everything(), np.int32(CERTIFICATE_PRODUCTS)))
     e = Evaluation(*(column[0] for column in found))
     return Found(
         _exactly(e.objective),
@@ -399,16 +403,21 @@ def _measure(oracle: Oracle, exact: tuple[bool, ...], x: Float[Array, " n"], key
 
     def look(side: Oracle, sample: Sample) -> tuple[Any, Any]:
         value, gradient = side.value_and_grad(x, sample)
-        return (value, side.raw(x, sample)), (gradient, side.jac(x, sample))
+        return (value, side.raw(x, sample)), (gradient, () if oracle.large_jacobian else side.jac(x, sample))
 
     everything = tuple(
-        jnp.arange(s.size) if isinstance(s, Dataset) and e else None for s, e in zip(oracle.sources, exact, strict=True)
+        Span(0, s.size) if isinstance(s, Dataset) and e else None for s, e in zip(oracle.sources, exact, strict=True)
     )
     means, (value_error, raw_errors) = _over_batches(drawn, partial(look, drawn), key, batches)
     (value, raw), (gradient, jacobian) = jax.tree.map(jnp.add, look(full, everything), means)
     rows = oracle.rows.of(raw, jnp.zeros(0, x.dtype))
-    multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
-    products, moved = _response(oracle, x, gradient, rows, jacobian, multipliers, residual)
+    if oracle.large_jacobian:
+        whole = _jacobian(full, everything, drawn, x, key, batches)
+        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, whole, CERTIFICATE_PRODUCTS)
+        products, moved = _no_response(rows, multipliers)
+    else:
+        multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
+        products, moved = _response(oracle, x, gradient, rows, jacobian, multipliers, residual)
 
     def shifts(sample: Sample) -> tuple[Any, Any]:
         _, pullback = drawn.vjp(x, sample)
@@ -434,6 +443,28 @@ def _measure(oracle: Oracle, exact: tuple[bool, ...], x: Float[Array, " n"], key
         products,
         product_errors,
     )
+
+
+def _jacobian(
+    full: Oracle, everything: Sample, drawn: Oracle, x: Float[Array, " n"], key: Array, batches: Array
+) -> Linear:
+    """Products with the Jacobian of exact functions and of those that are sampled, on the same batches every time."""
+
+    def mean(fn: Callable[[Sample], Array]) -> Array:
+        return _over_batches(drawn, lambda sample: (fn(sample), ()), key, batches)[0][0]
+
+    return Linear(
+        lambda d: full.jvp(x, d, everything)[1] + mean(lambda sample: drawn.jvp(x, d, sample)[1]),
+        lambda y: full.vjp(x, everything)[1](y) + mean(lambda sample: drawn.vjp(x, sample)[1](y)),
+    )
+
+
+def _no_response(
+    rows: Float[Array, " rows"], multipliers: Float[Array, " rows"]
+) -> tuple[Float[Array, " rows"], Callable[[Array, Array, Array], tuple[Array, Array]]]:
+    """`_response` where the Jacobian is too large for it: as if the multipliers were known."""
+    none = jnp.zeros((), rows.dtype)
+    return jnp.abs(rows) * multipliers, lambda push, row_values, turned: (multipliers * row_values, none)
 
 
 def _response(

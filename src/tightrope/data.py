@@ -1,8 +1,8 @@
 """Where samples come from: a finite data set, or an endless sampler.
 
 A *sample* of a source is a pytree whose leaves share their first axis, one entry a row: row numbers for a `Dataset`
-(the rows are gathered where they are used), the rows themselves for a `Sampler`. That one convention lets the oracle
-cut any sample into pieces without knowing where it came from.
+(the rows are gathered where they are used), the rows themselves for a `Sampler`. Rows of a `Dataset` that stand side by side
+are a `Span`. `rows_in` and `part_of` let the oracle cut any of them into pieces without knowing where it came from.
 """
 
 from __future__ import annotations
@@ -10,10 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Int, PyTree
+
+
+class Span(eqx.Module):
+    """Rows `first`, `first` + 1, … of a `Dataset`, as many as `length`: a sample that is cut out, not gathered."""
+
+    first: Int[Array, ""] | int
+    length: int = eqx.field(static=True)
+
+
+def rows_in(sample: PyTree[Array]) -> int:
+    """How many rows a sample has."""
+    return sample.length if isinstance(sample, Span) else jax.tree.leaves(sample)[0].shape[0]
+
+
+def part_of(sample: PyTree[Array], first: Int[Array, ""] | int, length: int) -> PyTree[Array]:
+    """As many rows of a sample as `length`, from the row with this number on."""
+    if length == rows_in(sample):
+        return sample
+    if isinstance(sample, Span):
+        return Span(sample.first + first, length)
+    return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(jnp.asarray(a), first, length), sample)
 
 
 class Dataset:
@@ -59,7 +81,10 @@ class Dataset:
 
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
         """The rows that a sample names; `arrays` are passed in so that compiled programs take data as arguments."""
-        return jax.tree.map(lambda array: array[sample], arrays)
+        if not isinstance(sample, Span):
+            return jax.tree.map(lambda array: array[sample], arrays)
+        first, length = sample.first, sample.length
+        return jax.tree.map(lambda a: a if len(a) == length else jax.lax.dynamic_slice_in_dim(a, first, length), arrays)
 
     def __repr__(self) -> str:
         return f"Dataset({self.size} rows, batch_size={self.batch_size})"

@@ -6,20 +6,26 @@ Evaluation uses samples of its own. It is neither counted nor timed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, PyTree
 
-from .data import Dataset, Source
+from .data import Dataset, Source, Span
 from .domains import Reals
+from .matrix_free import Linear, kkt_multipliers_by_products, linearise
 from .oracle import Oracle, Sample
 from .subproblems import kkt_multipliers
 
 EVALUATION_ROWS = 8192
 """Rows of the evaluation sample; data with no more are used whole."""
+
+
+RECORD_PRODUCTS, CERTIFICATE_PRODUCTS = 50, 500
+"""Products with a Jacobian too large to be formed from which multipliers are found."""
 
 
 class Evaluation(NamedTuple):
@@ -33,18 +39,25 @@ class Evaluation(NamedTuple):
     gradient_norm: Any
 
 
-def evaluation_sample(oracle: Oracle) -> Sample:
-    """The fixed sample that records are evaluated on: all rows where they are few, else a draw that no seed changes."""
+def evaluation_data(oracle: Oracle) -> tuple[Oracle, Sample]:
+    """The oracle with the rows that records are evaluated on for its data, and all of them as a sample.
+
+    All rows where they are few, else some that no seed changes: gathered once, here.
+    """
     rng = np.random.default_rng(0)
 
-    def sample(source: Source) -> Any:
-        if not isinstance(source, Dataset):
-            return source.draw(jax.random.key(rng.integers(2**31)), EVALUATION_ROWS)
-        if source.size <= EVALUATION_ROWS:
-            return np.arange(source.size)
-        return np.sort(rng.choice(source.size, EVALUATION_ROWS, replace=False))
+    def rows(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
+        if not isinstance(source, Dataset) or source.size <= EVALUATION_ROWS:
+            return arrays
+        return source.batch(arrays, np.sort(rng.choice(source.size, EVALUATION_ROWS, replace=False)))
 
-    return tuple(sample(source) for source in oracle.sources)
+    def sample(source: Source) -> PyTree[Array]:
+        if isinstance(source, Dataset):
+            return Span(0, min(source.size, EVALUATION_ROWS))
+        return source.draw(jax.random.key(rng.integers(2**31)), EVALUATION_ROWS)
+
+    samples = tuple(sample(source) for source in oracle.sources)
+    return replace(oracle, data=tuple(map(rows, oracle.sources, oracle.data))), samples
 
 
 def raw_violations(oracle: Oracle, rows: Float[Array, " rows"]) -> Float[Array, " raw"]:
@@ -53,11 +66,18 @@ def raw_violations(oracle: Oracle, rows: Float[Array, " rows"]) -> Float[Array, 
     return jnp.zeros(oracle.rows.raw_size, size.dtype).at[np.array(oracle.rows.index, int)].max(size)
 
 
-def evaluate(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Evaluation:
-    """Measure the point x of the original problem (an oracle in native form)."""
-    objective, gradient = oracle.value_and_grad(x, sample)
-    rows, jacobian = oracle.c(x, sample), oracle.jac(x, sample)
-    multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
+def evaluate(oracle: Oracle, x: Float[Array, " n"], sample: Sample, products: Int[Array, ""]) -> Evaluation:
+    """Measure the point x of the original problem (an oracle in native form).
+
+    Multipliers come from at most so many products with the Jacobian where that is too large to be formed.
+    """
+    if oracle.large_jacobian:
+        objective, gradient = oracle.value_and_grad(x, sample)
+        rows, jacobian = linearise(lambda y: oracle.c(y, sample), x)
+        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, products)
+    else:
+        objective, gradient, rows, jacobian = oracle.look(x, sample)
+        multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
     return Evaluation(
         objective,
         raw_violations(oracle, rows),
@@ -83,6 +103,19 @@ def stationarity(
     return kkt_multipliers(gradient, jacobian, rows, jnp.asarray(oracle.equality), cone)
 
 
+def stationarity_by_products(
+    oracle: Oracle,
+    x: Float[Array, " n"],
+    gradient: Float[Array, " n"],
+    rows: Float[Array, " rows"],
+    jacobian: Linear,
+    products: Int[Array, ""] | int,
+) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
+    """`stationarity` of a Jacobian that is not formed."""
+    cone = None if isinstance(oracle.domain, Reals) else lambda v: oracle.project_normal_cone(x, v)
+    return kkt_multipliers_by_products(gradient, jacobian, rows, jnp.asarray(oracle.equality), cone, products)
+
+
 def largest(violations: Float[np.ndarray, " raw"]) -> float:
     """The largest violation; 0 without constraints."""
     return float(np.max(violations, initial=0.0))
@@ -93,22 +126,38 @@ def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[
 
     With weights as large as the multipliers of a solution, no other point of a convex problem has a smaller one.
     """
-    value = float(objective + 2.0 * weights @ violations)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(objective + 2.0 * weights @ violations)
     return value if math.isfinite(value) else math.inf
+
+
+GROSS = 10.0
+"""A violation of so many times the tolerance is worse than any objective."""
+
+
+def standing(
+    objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"], tolerance: float
+) -> tuple[bool, float]:
+    """What points are compared by: whether one is grossly infeasible, or not finite, then its merit.
+
+    The merit alone is not enough: far from a solution of a problem that is not convex no weights are known to be large enough.
+    """
+    value = merit(objective, violations, weights)
+    return not (largest(violations) <= GROSS * tolerance and math.isfinite(value)), value
 
 
 def choose(
     evaluations: list[Evaluation], weights: Float[np.ndarray, " raw"], tolerance: float, first_objective: float
 ) -> int:
-    """The candidate with the least merit; among those as good to a thousandth of the progress, the most feasible (to
-    the tolerance) and then the most stationary.
+    """The candidate with the best standing; among those as good to a thousandth of the progress, the most feasible (to a tenth
+    of the tolerance) and then the most stationary.
     """
-    merits = [merit(e.objective, e.violations, weights) for e in evaluations]
-    best = min(merits)
+    standings = [standing(e.objective, e.violations, weights, tolerance) for e in evaluations]
+    gross, best = min(standings)
     limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
-    as_good = [i for i, value in enumerate(merits) if value <= limit] or [0]
+    as_good = [i for i, (one, value) in enumerate(standings) if one == gross and value <= limit] or [0]
 
     def quality(i: int) -> tuple[float, float]:
-        return max(largest(evaluations[i].violations), tolerance), float(evaluations[i].stationarity)
+        return max(largest(evaluations[i].violations), 0.1 * tolerance), float(evaluations[i].stationarity)
 
     return min(as_good, key=quality)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .subproblems import or_one
 
@@ -50,10 +50,13 @@ def no_pairs(count: int, x: Float[Array, " n"], curvature: Float[Array, ""]) -> 
     return Pairs(rows, products, curvature, jnp.int32(0))
 
 
-def with_pair(pairs: Pairs, step: Float[Array, " n"], change: Float[Array, " n"]) -> Pairs:
+def with_pair(
+    pairs: Pairs, step: Float[Array, " n"], change: Float[Array, " n"], taken: Bool[Array, ""] | bool = True
+) -> Pairs:
     """The pairs with one more in the place of the oldest; one that is not finite, or no step, is left out.
 
-    A step along which the gradient did not change says that there is less curvature than was thought: δ is halved.
+    A step along which the gradient did not change says that there is less curvature than was thought: δ is halved, if the step
+    was `taken`; where it was refused, something else than the gradient bends.
     """
     both = jnp.stack([step, change])
     (square, along), (_, size) = both @ both.T
@@ -73,7 +76,7 @@ def with_pair(pairs: Pairs, step: Float[Array, " n"], change: Float[Array, " n"]
     return Pairs(
         rows,
         jnp.where(good, products, pairs.products),
-        jnp.where(good, curvature, jnp.where((length > 0) & (size == 0), 0.5, 1.0) * pairs.curvature),
+        jnp.where(good, curvature, jnp.where(taken & (length > 0) & (size == 0), 0.5, 1.0) * pairs.curvature),
         jnp.where(good, (place + 1) % count, place),
     )
 
@@ -101,6 +104,11 @@ class Metric(NamedTuple):
         """M⁻¹ times the sum of the vectors with these weights."""
         shares = jnp.roll((weights @ seen @ self.core).reshape(2, -1), self.next, axis=1).reshape(-1)
         return (self.scale * weights) @ vectors + shares @ self.rows.reshape(len(self.core), -1)
+
+    def apply(self, vector: Float[Array, " n"]) -> Float[Array, " n"]:
+        """M⁻¹ times a vector."""
+        _, seen = self.inner(vector[None], jnp.zeros((1, 1), vector.dtype))
+        return self.times(jnp.ones(1, vector.dtype), vector[None], seen)
 
 
 def metric(pairs: Pairs, damping: Float[Array, ""]) -> Metric:

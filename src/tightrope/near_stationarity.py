@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .data import Dataset
+from .data import Dataset, Span
 from .domains import Reals
 from .intervals import student_width
 from .oracle import Oracle, Sample
@@ -140,8 +140,7 @@ def _programs(oracle: Oracle) -> tuple[Any, Any]:
     structure = jax.tree.structure(oracle)
 
     def look(leaves: list[Array], y: Float[Array, " n"], sample: Sample) -> Any:
-        whole = jax.tree.unflatten(structure, leaves)
-        return *whole.value_and_grad(y, sample), whole.c(y, sample), whole.jac(y, sample)
+        return jax.tree.unflatten(structure, leaves).look(y, sample)
 
     return jax.jit(look), jax.jit(lambda leaves, y: jax.tree.unflatten(structure, leaves).project(y))
 
@@ -153,7 +152,7 @@ def _samples(oracle: Oracle, key: Array) -> list[Sample]:
     def sample(number: int) -> Sample:
         drawn = oracle.draw(jax.random.fold_in(key, number), ROWS)
         parts = zip(oracle.sources, small, drawn, strict=True)
-        return tuple(np.arange(s.size) if isinstance(s, Dataset) and whole else part for s, whole, part in parts)
+        return tuple(Span(0, s.size) if isinstance(s, Dataset) and whole else part for s, whole, part in parts)
 
     return [sample(number) for number in range(1 if all(small) else REPEATS)]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,12 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from .data import Dataset, Source
+from .data import Dataset, Source, Span, part_of, rows_in
 from .domains import Domain, Reals
 from .parameters import Parameters
 
 PIECE = 2048
 """Rows evaluated at once: few enough for a core's cache. Larger samples are summed over pieces."""
+
+MANY_ROWS, MANY_NUMBERS = 500, 2**30
+"""Constraint values, and numbers of their Jacobian, beyond which it is not formed: only products with it."""
 
 Sample = tuple[PyTree[Array], ...]
 
@@ -80,6 +83,15 @@ class Prox(eqx.Module):
     centre: Float[Array, " n"]
     objective: Float[Array, ""]
     rows: Float[Array, ""]
+
+
+class Look(NamedTuple):
+    """Everything of first order at a point, or means and sums of it."""
+
+    value: Float[Array, ""]
+    gradient: Float[Array, " n"]
+    rows: Float[Array, " rows"]
+    jacobian: Float[Array, "rows n"]
 
 
 class Oracle(eqx.Module):
@@ -137,6 +149,22 @@ class Oracle(eqx.Module):
     def jac(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, "rows n"]:
         """The Jacobian J of the constraint rows."""
         return jax.jacrev(self.c)(x, sample)
+
+    def look(self, x: Float[Array, " n"], sample: Sample) -> Look:
+        """Objective, gradient, rows and Jacobian, in one pass over a large sample."""
+
+        def at(part: Sample) -> Look:
+            rows, pullback = self.vjp(x, part)
+            jacobian = jax.vmap(pullback)(jnp.eye(rows.size, dtype=x.dtype))
+            return Look(*self.value_and_grad(x, part), rows, jacobian)
+
+        if len({rows_in(entry) for entry in sample}) != 1:
+            return at(sample)
+
+        def piece(first: Any, length: int) -> Look:
+            return at(tuple(part_of(entry, first, length) for entry in sample))
+
+        return _mean_by_pieces(piece, rows_in(sample[0]))
 
     def shifted(self, centre: Float[Array, " n"], objective: Array, rows: Array) -> Oracle:
         """This oracle with ½ objective · ‖x − centre‖² added to the objective and ½ rows · ‖x − centre‖² to every row."""
@@ -196,13 +224,13 @@ class Oracle(eqx.Module):
         endless = [source for source in self.sources if not isinstance(source, Dataset)]
         if endless:
             raise TypeError(f"{endless[0]} cannot be passed over in full; only a tightrope.Dataset can")
-        return tuple(np.arange(source.size) for source in self.sources if isinstance(source, Dataset))
+        return tuple(Span(0, source.size) for source in self.sources if isinstance(source, Dataset))
 
     def count(self, sample: Sample, *, objective: bool, constraints: bool) -> int:
         """How many rows of a sample the objective, the constraints, or both use."""
         terms = (self.objective,) * objective + self.constraints * constraints
         used = {term.source for term in terms if term.source is not None}
-        return sum(jax.tree.leaves(sample[source])[0].shape[0] for source in used)
+        return sum(rows_in(sample[source]) for source in used)
 
     def slices(self) -> dict[str, slice]:
         """Where the values of each constraint stand among the raw ones."""
@@ -229,6 +257,11 @@ class Oracle(eqx.Module):
         """Which rows are equalities."""
         return np.array(self.rows.is_equality, bool)
 
+    @property
+    def large_jacobian(self) -> bool:
+        """Whether the constraints' Jacobian is too large to be formed."""
+        return too_large(self.rows.raw_size, self.parameters.size)
+
     def _square_distance(self, x: Float[Array, " n"]) -> Float[Array, ""]:
         assert self.prox is not None
         return jnp.sum((x - self.prox.centre) ** 2)
@@ -238,32 +271,28 @@ class Oracle(eqx.Module):
         if term.source is None:
             return jnp.asarray(term.fn(params))
         source, arrays, entry = self.sources[term.source], self.data[term.source], sample[term.source]
-        rows = jax.tree.leaves(entry)[0].shape[0]
-        whole = isinstance(entry, np.ndarray) and isinstance(source, Dataset) and rows == source.size
 
-        def batch(first: Any, length: int) -> PyTree[Array]:
-            """Part of the sample; the rows of the whole data stand side by side already."""
-            part = jax.tree.map(lambda a: _part(jnp.asarray(a), first, length), arrays if whole else entry)
-            return part if whole else source.batch(arrays, part)
+        def at(first: Any, length: int) -> Array:
+            return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))))
 
-        return _mean_by_pieces(lambda first, length: term.fn(params, batch(first, length)), rows)
+        return _mean_by_pieces(at, rows_in(entry))
 
 
-def _part(array: Array, first: Any, length: int) -> Array:
-    return array if length == len(array) else jax.lax.dynamic_slice_in_dim(array, first, length)
+def too_large(rows: int, parameters: int) -> bool:
+    """Whether a Jacobian with so many rows and columns is not to be formed."""
+    return rows > MANY_ROWS or rows * parameters > MANY_NUMBERS
 
 
-def _mean_by_pieces(fn: Callable[[Any, int], Array], rows: int) -> Array:
-    """The mean of `fn` over a sample's rows; pieces are recomputed, not stored, where this is differentiated."""
+def _mean_by_pieces(fn: Callable[[Any, int], Any], rows: int) -> Any:
+    """The mean of what `fn` gives for the pieces of a sample; they are recomputed, not stored, where this is differentiated."""
     if rows <= PIECE:
-        return jnp.asarray(fn(0, rows))
+        return fn(0, rows)
     pieces, rest = divmod(rows, PIECE)
-    shape = jax.eval_shape(lambda: fn(0, PIECE))
-    total, _ = jax.lax.scan(
-        jax.checkpoint(lambda total, first: (total + fn(first, PIECE) * (PIECE / rows), None)),  # pyright: ignore
-        jnp.zeros(shape.shape, shape.dtype),
-        PIECE * jnp.arange(pieces),
-    )
-    if rest:
-        total = total + fn(pieces * PIECE, rest) * (rest / rows)
-    return total
+
+    def add(total: Any, first: Any, length: int) -> Any:
+        return jax.tree.map(lambda a, b: a + b * (length / rows), total, fn(first, length))
+
+    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: fn(0, PIECE)))
+    body = jax.checkpoint(lambda total, first: (add(total, first, PIECE), None))  # pyright: ignore
+    total, _ = jax.lax.scan(body, zero, PIECE * jnp.arange(pieces))
+    return add(total, pieces * PIECE, rest) if rest else total

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .evaluation import Evaluation, evaluate
 from .loop import Carry, advance, info_shape, start
@@ -55,9 +55,11 @@ class Programs:
     def __init__(self, original: Oracle):
         structure = jax.tree.structure(original)
 
-        def evaluate_points(leaves: list[Array], points: Float[Array, "points n"], sample: Sample) -> Evaluation:
+        def evaluate_points(
+            leaves: list[Array], points: Float[Array, "points n"], sample: Sample, products: Int[Array, ""]
+        ) -> Evaluation:
             oracle = jax.tree.unflatten(structure, leaves)
-            return jax.lax.map(lambda x: evaluate(oracle, x, sample), points)
+            return jax.lax.map(lambda x: evaluate(oracle, x, sample, products), points)
 
         self.probe = jax.jit(lambda leaves, x: probe(jax.tree.unflatten(structure, leaves), x))
         self.evaluate = jax.jit(evaluate_points)

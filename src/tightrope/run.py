@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from .certify import by_constraint, certify_point, passed_in_full
 from .data import Dataset
-from .evaluation import Evaluation, choose, evaluation_sample, largest, merit
+from .evaluation import RECORD_PRODUCTS, Evaluation, choose, evaluation_data, largest, standing
 from .loop import Snapshots
 from .methods.base import Info, Method, as_arrays, constants
 from .oracle import Oracle, Sample
@@ -80,7 +80,8 @@ class Run:
             fitted = _start_dual(fitted, problem, warm)
         self._leaves = fitted.leaves()
         self._programs = run_programs_for(problem, fitted, method.accepts.form, lanes)
-        self._sample = evaluation_sample(self.original)
+        self._watched, self._sample = evaluation_data(self.original)
+        self._watched_leaves = self._watched.leaves()
         self._key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
         self._asked, method = method, as_arrays(method, parameters.dtype)
         self.method, self.carry = self._programs.start(self._leaves, method, x, self._key, np.int32(steps))
@@ -193,11 +194,14 @@ class Run:
 
     def _evaluate(self, *candidates: Float[np.ndarray, "lanes n"]) -> list[list[Evaluation]]:
         """For every lane the evaluation of each candidate."""
-        split = self._evaluate_on(self._sample, np.stack(candidates, axis=1).reshape(-1, self.parameters.size))
+        points = np.stack(candidates, axis=1).reshape(-1, self.parameters.size)
+        split = self._evaluate_on(self._watched_leaves, self._sample, points)
         return [split[i : i + len(candidates)] for i in range(0, len(split), len(candidates))]
 
-    def _evaluate_on(self, sample: Sample, points: Float[np.ndarray, "points n"]) -> list[Evaluation]:
-        found = jax.device_get(self._evaluation.evaluate(self._original_leaves, points, sample))
+    def _evaluate_on(
+        self, leaves: list[Array], sample: Sample, points: Float[np.ndarray, "points n"]
+    ) -> list[Evaluation]:
+        found = jax.device_get(self._evaluation.evaluate(leaves, points, sample, np.int32(RECORD_PRODUCTS)))
         return [Evaluation(*(column[i] for column in found)) for i in range(len(points))]
 
     def _judge(self, points: list[Float[np.ndarray, "lanes n"]]) -> list[list[Evaluation]]:
@@ -210,7 +214,7 @@ class Run:
             return [a + b for a, b in zip(self._evaluate(*points[:2]), self._evaluate(*points[2:]), strict=True)]
         everything = self.original.everything()
         pairs = [np.stack(pair) for lane in zip(*points, strict=True) for pair in (lane[:2], lane[2:])]
-        found = [self._evaluate_on(everything, pair) for pair in pairs]
+        found = [self._evaluate_on(self._original_leaves, everything, pair) for pair in pairs]
         return [found[i] + found[i + 1] for i in range(0, len(found), 2)]
 
     def make_record(self, moment: Moment) -> list[dict[str, Any]]:
@@ -232,8 +236,9 @@ class Run:
     def _compare(self, lane: int, evaluation: Evaluation, point: Float[np.ndarray, " n"]) -> None:
         """Keep the point if it is better than the best so far, by the largest multipliers seen so far."""
         weights = self._weights[lane] = np.maximum(self._weights[lane], np.abs(evaluation.multipliers))
-        best = merit(self._best_objective[lane], self._best_violations[lane], weights)
-        if merit(evaluation.objective, evaluation.violations, weights) < best:
+        tolerance, _ = self._tolerances(lane)
+        best = standing(self._best_objective[lane], self._best_violations[lane], weights, tolerance)
+        if standing(evaluation.objective, evaluation.violations, weights, tolerance) < best:
             self._best_objective[lane], self._best_violations[lane] = evaluation.objective, evaluation.violations
             self._best[lane] = point
 
@@ -257,7 +262,7 @@ class Run:
         if self.record.data is not None:
             batch = self.record.data.arrays
         elif source is not None:
-            batch = source.batch(source.arrays, self._sample[0])
+            batch = source.batch(self._watched.data[0], self._sample[0])
         return {name: float(fn(params, batch)) for name, fn in self.record.metrics.items()}
 
     def _tolerances(self, lane: int) -> tuple[float, float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .estimators import truncate
@@ -75,6 +76,10 @@ def bounded_quadratic(
     return scale * jnp.where(objective(exact) <= objective(y), exact, y)
 
 
+LENGTHS = np.append(0.0, np.logspace(-6, 0, 13))
+"""Shares of a Newton step of which the best is taken."""
+
+
 def kkt_multipliers(
     gradient: Float[Array, " n"],
     jacobian: Float[Array, "m n"],
@@ -117,7 +122,7 @@ def kkt_multipliers(
         hessian = 0.5 * (curvature + curvature.T) + damping
         slope = -unit @ left + damping @ y
         goal = bounded_quadratic(hessian, slope - hessian @ y, equality)
-        steps = y + jnp.array([0.0, 0.01, 0.1, 0.3, 1.0], y.dtype)[:, None] * (goal - y)
+        steps = y + LENGTHS.astype(y.dtype)[:, None] * (goal - y)
         return steps[jnp.argmin(jax.vmap(value)(steps))]
 
     y = jax.lax.fori_loop(0, rounds, newton, jnp.zeros_like(rows))
@@ -225,7 +230,6 @@ def prox_linear_on_set(
     step_size: Float[Array, ""],
     x: Float[Array, " n"],
     project: Callable[[Float[Array, " n"]], Float[Array, " n"]],
-    rounds: int = 30,
 ) -> tuple[Float[Array, " n"], Float[Array, " m"]]:
     """`prox_linear` with x + d in X: argmin vᵀd + ρ‖c + Jd‖ + ‖d‖²/(2γ), and its y.
 
@@ -233,12 +237,9 @@ def prox_linear_on_set(
 
         d(y) = P_X(x − γ(v + Jᵀy)) − x          ∇q(y) = c + Jd(y)          ∇²q(y) = −γ J P_X' Jᵀ
 
-    and is maximised over ‖y‖ ≤ ρ by a semismooth Newton method from the y that is right without X: the quadratic model at
-    y is maximised over the ball exactly, as in `prox_linear`. A step that halves the optimality residual
-    ‖y − P_ρ(y + t∇q)‖ is taken in full, and so is one that q still climbs at its end; any other is cut near the maximum of q
-    on it, at a point up to which q climbs (that is seen from slopes, for differences of q drown in rounding). Where P_X
-    is piecewise linear finitely many rounds are exact; where it is smooth they converge fast. The y of the least residual
-    is returned. Each round costs m derivatives of P_X and O(m²n).
+    and is maximised over ‖y‖ ≤ ρ by `_newton_ascent` from the y that is right without X: the quadratic model at y is
+    maximised over the ball exactly, as in `prox_linear`. The residual is ‖y − P_ρ(y + t∇q)‖. Each round costs m derivatives
+    of P_X and O(m²n).
     """
     if value.size == 0:
         return project(x - step_size * gradient) - x, value
@@ -247,22 +248,12 @@ def prox_linear_on_set(
     reach = jnp.linalg.norm(value) + lipschitz * penalty
     scale = jnp.where(reach > 0, penalty / jnp.where(reach > 0, reach, 1.0), 0.0)
     rounding = jnp.linalg.norm(value) + size * (jnp.linalg.norm(x) + step_size * jnp.linalg.norm(gradient))
-    enough = 4 * eps * (penalty + scale * rounding)
+    dual = _OnSet(gradient, value, jacobian, step_size, x, project)
 
-    def centre(y: Array) -> Array:
-        return x - step_size * (gradient + jacobian.T @ y)
-
-    def slope(y: Array) -> Array:
-        return value + jacobian @ (project(centre(y)) - x)
-
-    def residual(y: Array, up: Array) -> Array:
-        return jnp.linalg.norm(y - truncate(y + scale * up, penalty))
-
-    def goal(y: Array, up: Array) -> Array:
+    def goal(y: Array, up: Array, damping: Array) -> Array:
         """The maximiser of the quadratic model at y over the ball."""
-        _, change = jax.linearize(project, centre(y))
-        hessian = step_size * jacobian @ jax.vmap(change)(jacobian).T
-        curvature, basis = jnp.linalg.eigh(0.5 * (hessian + hessian.T))
+        hessian = dual.curvature(y) + damping * lipschitz * jnp.eye(y.size, dtype=y.dtype)
+        curvature, basis = jnp.linalg.eigh(hessian)
         curvature = jnp.where(curvature > small * curvature[-1], curvature, 0.0)
         linear = basis.T @ (up + hessian @ y)
         noise = small * (jnp.linalg.norm(up) + curvature[-1] * penalty)
@@ -270,29 +261,102 @@ def prox_linear_on_set(
         total = curvature + _ball_multiplier(curvature, linear, penalty)
         return basis @ jnp.where(total > 0, linear / jnp.where(total > 0, total, 1.0), 0.0)
 
+    def climb(y: Array, end: Array, at: Array, up: Array) -> Array:
+        return up @ (end - y)
+
+    def residual(y: Array, up: Array) -> Array:
+        return jnp.linalg.norm(y - truncate(y + scale * up, penalty))
+
+    start = prox_linear(gradient, value, jacobian, penalty, step_size)[1]
+    enough, sizes = 4 * eps * (penalty + scale * rounding), jnp.broadcast_to(lipschitz, value.shape)
+    y = _newton_ascent(start, dual.slope, goal, climb, residual, enough, sizes)
+    return project(dual.centre(y)) - x, y
+
+
+PATIENT = 10
+"""Rounds of Newton's method without a damping."""
+
+
+class _OnSet(NamedTuple):
+    """The dual function q(y) = min over x + d in X of vᵀd + yᵀ(c + Jd) + ‖d‖²/(2γ)."""
+
+    gradient: Float[Array, " n"]
+    value: Float[Array, " m"]
+    jacobian: Float[Array, "m n"]
+    step_size: Float[Array, ""]
+    x: Float[Array, " n"]
+    project: Callable[[Float[Array, " n"]], Float[Array, " n"]]
+
+    def centre(self, y: Float[Array, " m"]) -> Float[Array, " n"]:
+        """What is projected: x − γ(v + Jᵀy)."""
+        return self.x - self.step_size * (self.gradient + y @ self.jacobian)
+
+    def slope(self, y: Float[Array, " m"]) -> Float[Array, " m"]:
+        """∇q(y) = c + Jd(y)."""
+        return self.value + self.jacobian @ (self.project(self.centre(y)) - self.x)
+
+    def curvature(self, y: Float[Array, " m"]) -> Float[Array, "m m"]:
+        """−∇²q(y) = γ J P_X' Jᵀ."""
+        _, change = jax.linearize(self.project, self.centre(y))
+        half = 0.5 * self.step_size * self.jacobian @ jax.vmap(change)(self.jacobian).T
+        return half + half.T
+
+
+def _newton_ascent(
+    start: Float[Array, " m"],
+    slope: Callable[[Array], Array],
+    goal: Callable[[Array, Array, Array], Array],
+    climb: Callable[[Array, Array, Array, Array], Array],
+    residual: Callable[[Array, Array], Array],
+    enough: Float[Array, ""] | float,
+    sizes: Float[Array, " m"],
+    rounds: int = 100,
+) -> Float[Array, " m"]:
+    """The maximiser of a concave function that is smooth but for kinks: a semismooth Newton method that never goes down.
+
+    `slope` is that of the smooth part, `goal` the maximiser of the quadratic model at a y with its slope, `climb` the
+    derivative of the whole function at a point with its slope on the way from y to an end. A step that halves the `residual` is
+    taken in full, and so is one that still climbs at its end; any other is cut near the maximum on it, at a point up to
+    which it climbs (that is seen from slopes, for differences of values drown in rounding). A step in full ends exactly at the
+    goal. Where the smooth part is piecewise quadratic finitely many rounds are exact; where it is smoother they converge
+    fast. The y of the least residual is returned.
+
+    Where pieces without curvature are narrow, steps may be cut again and again. After PATIENT rounds a step of which less
+    than a tenth is left damps the next ones: by the share of `sizes`, bounds of the curvature, with which the model would
+    have ended where the step was cut. Each step in full takes nine tenths of the damping back.
+    """
+
     def newton(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        y, up, best, least, _, count = carry
-        direction = goal(y, up) - y
-        at_end = slope(y + direction)
-        whole = (at_end @ direction >= 0) | (residual(y + direction, at_end) <= 0.5 * least)
-        length = _climb(lambda t: slope(y + t * direction) @ direction, up @ direction, at_end @ direction, whole)
-        y, moved = y + length * direction, length * jnp.linalg.norm(direction)
-        up = slope(y)
-        left = residual(y, up)
-        return y, up, jnp.where(left < least, y, best), jnp.minimum(left, least), moved, count + 1
+        y, up, best, least, damping, _, count = carry
+        end = goal(y, up, damping)
+        up_at_end = slope(end)
+        at_end = climb(y, end, end, up_at_end)
+        whole = (at_end >= 0) | (residual(end, up_at_end) <= 0.5 * least)
+
+        def on_the_way(length: Array) -> Array:
+            at = y + length * (end - y)
+            return climb(y, end, at, slope(at))
+
+        at_start = climb(y, end, y, up)
+        length = length_of_climb(on_the_way, at_start, at_end, whole)
+        share = jnp.minimum(at_start / or_one(length * (end - y) ** 2 @ sizes), 1.0)
+        stuck = (count >= PATIENT) & (length < 0.1)
+        damping = jnp.where(length == 1.0, 0.1 * damping, jnp.maximum(damping, jnp.where(stuck, share, 0.0)))
+        new = jnp.where(length == 1.0, end, y + length * (end - y))
+        up, moved = slope(new), jnp.any(new != y)
+        left = residual(new, up)
+        return new, up, jnp.where(left < least, new, best), jnp.minimum(left, least), damping, moved, count + 1
 
     def going(carry: tuple[Array, ...]) -> Array:
-        _, _, _, least, moved, count = carry
-        return (least > enough) & (moved > eps * jnp.linalg.norm(carry[0])) & (count < rounds)
+        _, _, _, least, _, moved, count = carry
+        return (least > enough) & moved & (count < rounds)
 
-    y = prox_linear(gradient, value, jacobian, penalty, step_size)[1]
-    up = slope(y)
-    start = (y, up, y, residual(y, up), penalty, jnp.int32(0))
-    y = jax.lax.while_loop(going, newton, start)[2]
-    return project(centre(y)) - x, y
+    up = slope(start)
+    begin = (start, up, start, residual(start, up), jnp.zeros_like(up[0]), jnp.bool_(True), jnp.int32(0))
+    return jax.lax.while_loop(going, newton, begin)[2]
 
 
-def _climb(
+def length_of_climb(
     slope: Callable[[Array], Array], begin: Array, end: Array, whole: Bool[Array, ""], rounds: int = 40
 ) -> Float[Array, ""]:
     """A length in [0, 1] up to which a concave function climbs, near its maximum; 1 where the step is taken `whole`.
@@ -324,6 +388,11 @@ def _climb(
 
 # ---- penalties on ranges ------------------------------------------------------------------------------------------------
 
+PLACED = 20.0
+"""In units of rounding: how far a row may be from where its multiplier belongs."""
+EARLY = 4
+"""Rounds in which rows are released before the rows that are held are solved for; these find most of a new set of rows."""
+
 
 def range_multipliers(
     gram: Float[Array, "m m"],
@@ -332,58 +401,111 @@ def range_multipliers(
     high: Float[Array, " m"],
     penalty: Float[Array, " m"],
     start: Float[Array, " m"],
-    rounds: int = 30,
 ) -> Float[Array, " m"]:
     """The y that maximises rᵀy − ½ yᵀGy − Σ max(high_i y_i, low_i y_i) over |y_i| ≤ ρ_i; G is positive semidefinite.
 
     It is the dual of min over d of ½ dᵀMd + vᵀd + Σ ρ_i dist(h_i + J_i d, [low_i, high_i]) with G = JM⁻¹Jᵀ and
-    r = h − JM⁻¹v: the step is d = −M⁻¹(v + Jᵀy), and r − Gy is where it takes h. One row is solved in closed form. More are
-    gone through one after the other, which never goes down; after each sweep the rows that are held at an end of their range
-    are solved for together, and that is taken where it is better. From a good start a round or two is enough.
+    r = h − JM⁻¹v: the step is d = −M⁻¹(v + Jᵀy), and z = r − Gy is where it takes h. One row is solved in closed form.
+
+    More are an active-set method. The function is quadratic on pieces: y_i is in [0, ρ_i], where its slope is z_i − high_i, or
+    in [−ρ_i, 0], where it is z_i − low_i; for an equality these are one. Rows strictly inside their piece are held: there the
+    slope is to be zero. A round
+
+        releases    goes through the rows one after the other and gives each its best y_i
+        solves      y + s with Gs = slope on the rows held; where that leaves a piece, `_bent_step`
+
+    and never goes down. A step of the second kind solves for the rows held or leaves fewer of them; but for the first rounds a
+    row is released only once they are solved for, and then the function goes up: no set of rows is solved for twice, and the
+    method ends. (To release earlier zigzags without end where rows nearly depend on each other.) Singular G need nothing
+    special: the ridge of `held_multipliers` makes a step without curvature so long that it ends at limits.
+
+    The end is where every z_i is where its y_i belongs, to rounding of the terms it is made of. From a good start that is one
+    round, without a release.
     """
-    size = jnp.diag(gram)
-    inverse = jnp.where(size > 0, 1.0 / jnp.where(size > 0, size, 1.0), 0.0)
-
-    def alone(without: Array, i: Any) -> Array:
-        """The best y_i where row i stands at `without` when y_i is 0."""
-        up = jnp.clip((without - high[i]) * inverse[i], 0.0, penalty[i])
-        down = jnp.clip((without - low[i]) * inverse[i], -penalty[i], 0.0)
-        flat = jnp.where(without > high[i], penalty[i], jnp.where(without < low[i], -penalty[i], 0.0))
-        return jnp.where(size[i] > 0, up + down, flat)
-
+    size, equality = jnp.diag(gram), low == high
     if value.size == 1:
-        return alone(value, slice(None))
+        return _alone(value, size, low, high, penalty)
 
-    ends = jnp.where(jnp.isfinite(low), low, 0.0), jnp.where(jnp.isfinite(high), high, 0.0)
+    def look(y: Array) -> _Piece:
+        rows = value - gram @ y
+        up, down = (y > 0) | ((y == 0) & (rows > high)), (y < 0) | ((y == 0) & (rows < low))
+        end = jnp.where(up, high, jnp.where(down, low, rows))
+        slope, terms = rows - end, jnp.abs(value) + jnp.abs(gram) @ jnp.abs(y) + jnp.abs(end)
+        lower, upper = jnp.where(equality | down, -penalty, 0.0), jnp.where(equality | up, penalty, 0.0)
+        off = (jnp.abs(slope) > PLACED * jnp.finfo(y.dtype).eps * terms) & jnp.where(slope > 0, y < upper, y > lower)
+        return _Piece(y, slope, lower, upper, off)
 
-    def dual(y: Array) -> Array:
-        return (value - 0.5 * gram @ y) @ y - jnp.sum(jnp.where(y > 0, ends[1], ends[0]) * y)
+    def release(y: Array) -> _Piece:
+        def one(i: Any, y: Array) -> Array:
+            without = value[i] - gram[i] @ y + size[i] * y[i]
+            return y.at[i].set(_alone(without, size[i], low[i], high[i], penalty[i]))
 
-    def sweep(i: Any, y: Array) -> Array:
-        return y.at[i].set(alone(value[i] - gram[i] @ y + size[i] * y[i], i))
+        return look(jax.lax.fori_loop(0, value.size, one, y))
 
-    def together(y: Array) -> Array:
-        """The rows strictly between their limits solved for at once, and cut back into them."""
-        free = (y != 0) & (jnp.abs(y) < penalty)
-        fixed = jnp.where(free, 0.0, y)
-        solved = held_multipliers(gram, value - jnp.where(y > 0, ends[1], ends[0]) - gram @ fixed, free)
-        return fixed + jnp.clip(solved, jnp.where(y > 0, 0.0, -penalty), jnp.where(y > 0, penalty, 0.0))
+    def improve(carry: tuple[_Piece, Array, Array]) -> tuple[_Piece, Array, Array]:
+        old, _, count = carry
+        solved = ~jnp.any(old.off & old.inside)
+        releases = jnp.any(old.off & ~old.inside) & (solved | (count < EARLY))
+        piece = jax.lax.cond(releases, release, lambda _: old, old.y)
+        step = held_multipliers(gram, piece.slope, piece.inside)
+        y = piece.y + step
+        fits = jnp.all((y >= piece.lower) & (y <= piece.upper))
+        y = jax.lax.cond(fits, lambda: y, lambda: _bent_step(gram, piece, step))
+        return look(y), jnp.any(y != old.y), count + 1
 
-    def improve(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        y, _, count = carry
-        swept = jax.lax.fori_loop(0, value.size, sweep, y)
-        at_once = together(swept)
-        better = jnp.where(dual(at_once) >= dual(swept), at_once, swept)
-        again = jax.vmap(lambda i: alone(value[i] - gram[i] @ better + size[i] * better[i], i))(jnp.arange(value.size))
-        off = jnp.max(jnp.abs(again - better) / jnp.where(penalty > 0, penalty, 1.0))
-        return better, off, count + 1
+    def going(carry: tuple[_Piece, Array, Array]) -> Array:
+        piece, moved, count = carry
+        return jnp.any(piece.off) & moved & (count < 30 + 10 * value.size)
 
-    def going(carry: tuple[Array, Array, Array]) -> Array:
-        _, off, count = carry
-        return (off > 100 * jnp.finfo(value.dtype).eps) & (count < rounds)
+    y = jnp.where(size > 0, _within(start, low, high, penalty), _alone(value, size, low, high, penalty))
+    return jax.lax.while_loop(going, improve, (look(y), jnp.bool_(True), jnp.int32(0)))[0].y
 
-    one = jnp.ones((), value.dtype)
-    return jax.lax.while_loop(going, improve, (jnp.clip(start, -penalty, penalty), one, jnp.int32(0)))[0]
+
+class _Piece(NamedTuple):
+    """The piece on which y goes up, if it can: slope there, limits, and the rows that are off from where they belong."""
+
+    y: Float[Array, " m"]
+    slope: Float[Array, " m"]
+    lower: Float[Array, " m"]
+    upper: Float[Array, " m"]
+    off: Bool[Array, " m"]
+
+    @property
+    def inside(self) -> Bool[Array, " m"]:
+        return (self.y > self.lower) & (self.y < self.upper)
+
+
+def _alone(without: Array, size: Array, low: Array, high: Array, penalty: Array) -> Array:
+    """The best y_i if no other changes, where row i stands at `without` − size · y_i."""
+    up = jnp.clip((without - high) / or_one(size), 0.0, penalty)
+    down = jnp.clip((without - low) / or_one(size), -penalty, 0.0)
+    flat = jnp.where(without > high, penalty, jnp.where(without < low, -penalty, 0.0))
+    return jnp.where(size > 0, up + down, flat)
+
+
+def _within(y: Array, low: Array, high: Array, penalty: Array) -> Array:
+    """The nearest multipliers that are possible: |y| ≤ ρ, and none towards an end that a range does not have."""
+    return jnp.clip(y, jnp.where(jnp.isinf(low), 0.0, -penalty), jnp.where(jnp.isinf(high), 0.0, penalty))
+
+
+def _bent_step(gram: Float[Array, "m m"], piece: _Piece, step: Float[Array, " m"]) -> Float[Array, " m"]:
+    """The first maximum on the way y + ts, t ≥ 0, on which each row stays where it arrives at a limit of its piece.
+
+    The way is straight between arrivals: after each (a row of the arrays below), with the rows under way and how far all have
+    gone, the function rises and bends by known numbers, which says where its top would be. The step is one that climbs
+    and that reaches a limit, so the top is not before the first arrival.
+    """
+    y, bound = piece.y, jnp.where(step > 0, piece.upper, piece.lower)
+    arrival = jnp.where(step != 0, (bound - y) / jnp.where(step != 0, step, 1.0), jnp.inf)
+    times = jnp.sort(arrival)
+    under_way = arrival > times[:, None]
+    moving = jnp.where(under_way, step, 0.0)
+    gone = jnp.where(under_way, times[:, None] * step, bound - y)
+    turn = moving @ gram
+    rise, bend = moving @ piece.slope - jnp.sum(turn * gone, axis=1), jnp.sum(turn * moving, axis=1)
+    top = times + jnp.where(rise > 0, jnp.where(bend > 0, rise / or_one(bend), jnp.inf), 0.0)
+    length = top[jnp.argmax(top <= jnp.append(times[1:], jnp.inf))]
+    return jnp.where(arrival <= length, bound, y + length * step)
 
 
 def held_multipliers(
@@ -392,7 +514,7 @@ def held_multipliers(
     """The q with Gq = value on the rows held, zero elsewhere; rows without a gradient are left out."""
     size = jnp.diag(gram)
     root = jnp.where(held & (size > 0), 1.0 / jnp.sqrt(jnp.where(size > 0, size, 1.0)), 0.0)
-    ridge = jnp.where(root > 0, 10 * jnp.finfo(gram.dtype).eps, 1.0)
+    ridge = jnp.where(root > 0, (10 + value.size) * jnp.finfo(gram.dtype).eps, 1.0)
     return root * jnp.linalg.solve(root[:, None] * gram * root[None, :] + jnp.diag(ridge), root * value)
 
 
@@ -407,40 +529,31 @@ def range_multipliers_on_set(
     x: Float[Array, " n"],
     project: Callable[[Float[Array, " n"]], Float[Array, " n"]],
     start: Float[Array, " m"],
-    rounds: int = 15,
 ) -> Float[Array, " m"]:
     """The y of min over x + d in X of vᵀd + ‖d‖²/(2γ) + Σ ρ_i dist(h_i + J_i d, [low_i, high_i]): d = P_X(x − γ(v + Jᵀy)) − x.
 
-    The dual function is concave, with slope h + Jd(y) and curvature γ J P_X' Jᵀ. Newton's method: the model at y is maximised
-    by `range_multipliers`, and the best of a few lengths on the way there is taken, so that no round goes down. Where P_X is
-    piecewise linear finitely many rounds are exact.
+    The dual function is that of `prox_linear_on_set`, less Σ max(high_i y_i, low_i y_i), and is maximised over |y_i| ≤ ρ_i in
+    the same way; `range_multipliers` maximises the quadratic model. The residual is how far each y_i is from the best one
+    by itself, if X did not bend the function, in units of rounding of the rows.
     """
-    lengths = jnp.array([0.0, 0.01, 0.1, 0.3, 1.0], x.dtype)
-
-    def at(y: Array) -> tuple[Array, Array]:
-        """The dual function at y and its slope, the ends of the ranges apart."""
-        centre = x - step_size * (gradient + y @ jacobian)
-        d = project(centre) - x
-        rows = value + jacobian @ d
-        ends = jnp.where(y > 0, jnp.where(y > 0, high, 0.0), jnp.where(y < 0, low, 0.0))
-        return gradient @ d + d @ d / (2.0 * step_size) + y @ (rows - ends), rows
-
-    def newton(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        y, _, count = carry
-        _, tangent = jax.linearize(project, x - step_size * (gradient + y @ jacobian))
-        gram = step_size * jacobian @ jax.vmap(tangent)(jacobian).T
-        gram = 0.5 * (gram + gram.T)
-        goal = range_multipliers(gram, at(y)[1] + gram @ y, low, high, penalty, y)
-        trials = y + lengths[:, None] * (goal - y)
-        best = jnp.argmax(jax.vmap(lambda trial: at(trial)[0])(trials))
-        moved = jnp.max(jnp.abs(trials[best] - y) / jnp.where(penalty > 0, penalty, 1.0), initial=0.0)
-        return trials[best], moved, count + 1
-
-    def going(carry: tuple[Array, Array, Array]) -> Array:
-        _, moved, count = carry
-        return (moved > 100 * jnp.finfo(x.dtype).eps) & (count < rounds)
-
     if value.size == 0:
         return value
-    begin = jnp.clip(start, jnp.where(jnp.isinf(low), 0.0, -penalty), jnp.where(jnp.isinf(high), 0.0, penalty))
-    return jax.lax.while_loop(going, newton, (begin, jnp.ones((), x.dtype), jnp.int32(0)))[0]
+    norms = jnp.linalg.norm(jacobian, axis=1)
+    size, reach = step_size * norms**2, jnp.linalg.norm(x) + step_size * jnp.linalg.norm(gradient)
+    unit = or_one(size) / or_one(jnp.finfo(x.dtype).eps * (jnp.abs(value) + norms * reach))
+    dual = _OnSet(gradient, value, jacobian, step_size, x, project)
+
+    def goal(y: Array, rows: Array, damping: Array) -> Array:
+        gram = dual.curvature(y) + damping * jnp.diag(size)
+        return range_multipliers(gram, rows + gram @ y, low, high, penalty, y)
+
+    def climb(y: Array, end: Array, at: Array, rows: Array) -> Array:
+        """At a kink (y_i = 0) on the side that is on the way; rows that do not move may have no end there."""
+        moves, side = end != y, jnp.where(at != 0, at, y + end)
+        target = jnp.where(moves, jnp.where(side > 0, high, low), 0.0)
+        return (rows - target) @ (end - y)
+
+    def residual(y: Array, rows: Array) -> Array:
+        return jnp.max(unit * jnp.abs(y - _alone(rows + size * y, size, low, high, penalty)))
+
+    return _newton_ascent(_within(start, low, high, penalty), dual.slope, goal, climb, residual, 10.0, size)

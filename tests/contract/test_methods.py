@@ -19,6 +19,7 @@ MINIMISED = {"deterministic inequalities", "stochastic inequality", "a set witho
 
 TAKES = {  # what each method says in its docstring
     "AdaptivePenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
+    "MatrixFreePenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
     "LinearizedALM": FREE,
     "LinearizedPenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
     "TruncatedMomentum": DETERMINISTIC | AFFINE,

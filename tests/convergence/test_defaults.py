@@ -73,6 +73,15 @@ def test_what_has_no_feasible_point_is_called_infeasible(name):
     assert "cannot be met" in result.message
 
 
+def test_penalties_do_not_grow_where_no_step_leads_nearer_to_the_constraints():
+    """eˣ + e⁻ˣ ≤ y ≤ 1; with penalties that grow for ever, steps are refused for ever and it is not seen to be infeasible."""
+    above = tr.at_most(lambda x: jnp.exp(x[0]) + jnp.exp(-x[0]) - x[1], 0.0, name="above")
+    below = tr.at_most(lambda x: x[1], 1.0, name="below")
+    result = tr.solve(tr.Problem(lambda x: x[0] ** 2 + x[1], (above, below)), jnp.array([1.0, 0.0]), steps=300)
+    assert result.status == "infeasible"
+    assert max(result.multipliers.values()) < 1e4
+
+
 @pytest.mark.parametrize("name", ["noisy_fall", "fall_in_orthant"])
 def test_what_falls_without_end_is_called_unbounded(name):
     problem, x0, _ = tr.zoo.infeasible.unbounded()[name]()

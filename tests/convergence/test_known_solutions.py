@@ -26,7 +26,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import tightrope as tr
-from tightrope.evaluation import evaluation_sample
+from tightrope.evaluation import evaluation_data
 from tightrope.parameters import Parameters
 from tightrope.reformulate import oracle_for, refusal
 from tightrope.validate import check_functions
@@ -77,6 +77,7 @@ RATES = {
     "AdaptivePenalty": Rate(  # no theorem of its own: that of its estimator, recursive momentum
         1 / 3, 1 / 3, ("noisy_sphere", "three_bands", "regression_in_box")
     ),
+    "MatrixFreePenalty": Rate(1 / 3, 1 / 3, ("noisy_sphere", "regression_in_box")),
     "LinearizedALM": Rate(1 / 3, 1 / 3, ("projection_on_plane",)),
     "LinearizedPenalty": Rate(1 / 5, 1 / 5, ("noisy_sphere", "lens")),
     "TruncatedMomentum": Rate(1 / 4, 1 / 4, ("linear_on_circle", "lens", "outside_the_ball", "line_in_l1_ball")),
@@ -155,7 +156,7 @@ def exact(problem, x):
     """The problem's oracle and the sample to call it on."""
     parameters = Parameters(x)
     oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
-    return oracle, evaluation_sample(oracle)
+    return evaluation_data(oracle)
 
 
 def distance_scale(problem_name, convex):

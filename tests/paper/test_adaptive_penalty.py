@@ -66,7 +66,7 @@ class Now(NamedTuple):
     rho: np.ndarray
     y: np.ndarray
     row_size: np.ndarray
-    stuck: bool
+    stuck: float
     refused: int
     events: list[str]
 
@@ -112,13 +112,13 @@ def inverse_metric(pairs: list, delta: float, sigma: float, n: int) -> np.ndarra
     return H
 
 
-def learn_pair(pairs: list, delta: float, step: np.ndarray, change: np.ndarray) -> tuple[list, float]:
+def learn_pair(pairs: list, delta: float, step: np.ndarray, change: np.ndarray, taken: bool) -> tuple[list, float]:
     """The last ten pairs, steps at length one, each change lifted along its step to a cosine of about 0.1.
 
-    Where the gradient did not change along a step, δ is halved.
+    Where the gradient did not change along a step that was taken, δ is halved.
     """
     if norm(step) == 0 or norm(change) == 0 or not np.isfinite(norm(change)):
-        return pairs, delta / 2 if norm(step) > 0 and norm(change) == 0 else delta
+        return pairs, delta / 2 if taken and norm(step) > 0 and norm(change) == 0 else delta
     unit = step / norm(step)
     missing = max(0.1 * norm(change) - unit @ change, 0.0)
     y = (change + missing * unit) / norm(step)
@@ -197,7 +197,7 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray) ->
     found = [spread(a, b) for a, b in zip(*two_halves(p, x, halves), strict=True)]
     noise = tuple(Measured(s, 0.0 if p.period else s, 0.0) for s in found)
     rho = np.maximum(2 * abs(guess), 0.1 * or_one(norm(v)) / or_one(size))
-    return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, False, 0, [])
+    return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, 0.0, 0, [])
 
 
 def steer(p: Problem, now: Now, solve: Callable, curvature: float, share: float, events: list) -> tuple:
@@ -223,9 +223,13 @@ def steer(p: Problem, now: Now, solve: Callable, curvature: float, share: float,
         used += 1
         as_far = np.sqrt(min(1.0, max(square, v @ v / curvature) / or_one(most)))
         events.append("as far" if as_far == 1 else "not as far")
-        possible = rho @ (before - outside(p, h + as_far * change))
-        gained = rho @ (before - outside(p, end))
-        if not gained < share * possible - rho @ noise:
+        units = 1 / or_one(now.row_size)
+        possible = units @ (before - outside(p, h + as_far * change))
+        gained = units @ (before - outside(p, end))
+        if not gained < share * possible - units @ np.where(before > 0, noise, 0):
+            break
+        if hopeless:
+            events.append("hopeless, none raised")
             break
         full = abs(y) >= rho
         if not full.any():
@@ -278,10 +282,10 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         d = np.clip(x - (weight * v + y @ J) / curvature, *p.box) - x
         return y, h + J @ d, curvature * d @ d, norm(d)
 
-    rho, y, stuck = (
+    rho, y, hopeless = (
         steer(p, now, box_solve if p.box else free_solve, curvature, share, events) if m else (now.rho, now.y, False)
     )
-    events.append("hopeless" if stuck else "hope")
+    events.append("hopeless" if hopeless else "hope")
     along, fixed = np.ones(n), np.zeros(n)
     if p.box:
         plain_y, plain = y, x - (v + y @ J) / curvature
@@ -340,7 +344,9 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
     curve = 0.5 * move @ change
     events.append("curved down" if curve < 0 else "curved up")
     seen = rho @ (outside(p, h) - outside(p, h_there)) - v @ move - max(curve, 0.0)
-    rounding = 10 * EPS * (norm(v) * (norm(x) + norm(move)) + rho @ (abs(h) + now.row_size * norm(x)))
+    rounding = (
+        10 * EPS * (norm(v) * (norm(x) + norm(move)) + rho @ (abs(h) + np.array([norm(row) for row in J]) * norm(x)))
+    )
     finite = bool(np.isfinite(seen + np.sum(change) + np.sum(turn)))
     ratio = (seen + rounding) / (foreseen + rounding) if finite and foreseen > -rounding else -1.0
     accept = ratio > 0.1
@@ -356,7 +362,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         between = 2 * sigma < needed < 10 * max(sigma, delta)
         events.append("refused" if between else "refused, far" if needed > 2 * sigma else "refused, near")
         following = min(following, 1e12 * delta)
-    pairs, delta = learn_pair(now.pairs, delta, move, change + y @ turn)
+    pairs, delta = learn_pair(now.pairs, delta, move, change + y @ turn, accept)
     if delta == now.delta / 2:
         events.append("straight")
     if following < 1e-6 * delta:
@@ -372,10 +378,11 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
     # carry over
     if accept:
         x, v, h, J = new, v + change, h_there, J_there
-    row_size = np.maximum(now.row_size, [norm(row) for row in new_J]) if finite else now.row_size
+    row_size = np.maximum(now.row_size, [norm(row) for row in new_J]) if accept else now.row_size
+    far_off = np.sum(outside(p, now.h) ** 2) > 9 * now.noise[1].e
     return Now(
-        x, v, h, J, tuple(noise), pairs, delta, max(following, 1e-6 * delta), rho, y, row_size, stuck,
-        now.refused + (not accept), events,
+        x, v, h, J, tuple(noise), pairs, delta, max(following, 1e-6 * delta), rho, y, row_size,
+        forget(now.stuck, float(hopeless and far_off), k), now.refused + (not accept), events,
     )  # fmt: skip
 
 
@@ -578,11 +585,11 @@ JUDGED = {"good", "fair", "poor", "refused"}
 SEEN = {
     "equalities": JUDGED | {"refused, far", "refused, near", "raised", "hopeless", "bent back", "too far to bend back",
                             "nothing to bend back", "least damping", "out of reach", "as far", "not as far"},
-    "noisy objective": JUDGED | {"corrected", "noise limits", "curvature limits", "raised", "curved down", "bent back",
+    "noisy objective": JUDGED | {"corrected", "noise limits", "curvature limits", "raised", "bent back",
                                  "too far to bend back"},
     "endless data": {"corrected", "noise limits", "raised", "poor", "curved down"},
     "finite data": {"full pass", "corrected", "not corrected", "noise limits", "raised", "hopeless"},
-    "box": JUDGED | {"bound", "inside", "raised", "short, none full", "bent back", "too far to bend back"},
+    "box": {"good", "fair", "refused", "bound", "inside", "raised", "short, none full", "bent back", "too far to bend back"},
     "box alone": {"full pass", "noise limits", "bound", "inside"},
     "slope": {"straight", "bound", "inside"},
 }  # fmt: skip
@@ -616,7 +623,8 @@ def same(state: Any, expected: Now, rtol: float) -> None:
         close(found, by_hand, rtol)
     np.testing.assert_allclose(state.damping, expected.sigma, rtol=1e3 * rtol)
     np.testing.assert_allclose(state.pairs.curvature, expected.delta, rtol=1e3 * rtol)
-    assert (bool(state.stuck), int(state.refused)) == (expected.stuck, expected.refused)
+    np.testing.assert_allclose(state.stuck, expected.stuck, atol=1e-12)
+    assert int(state.refused) == expected.refused
 
 
 @pytest.mark.parametrize("name", list(RUNS))
@@ -634,7 +642,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
         assert name not in COSTS or set(path.infos) == COSTS[name]
         for state, now in zip(path.states, expected, strict=True):
             np.testing.assert_array_equal(path.method.multipliers(state), state.multipliers)
-            assert path.method.conclusion(state) == ("infeasible" if now.stuck else None)
+            assert path.method.conclusion(state) == ("infeasible" if now.stuck > 0.5 else None)
     assert SEEN[name] <= events, SEEN[name] - events
 
 
@@ -661,12 +669,12 @@ def any_state(p: Problem, number: int) -> Now:
     A, pairs, delta = A @ A.T * 10 ** rng.uniform(-1, 2), [], 10 ** rng.uniform(-1, 2)
     for _ in range(rng.integers(14)):
         s = rng.normal(size=4)
-        pairs, delta = learn_pair(pairs, delta, s, A @ s + 0.3 * norm(A @ s) * rng.normal(size=4))
+        pairs, delta = learn_pair(pairs, delta, s, A @ s + 0.3 * norm(A @ s) * rng.normal(size=4), True)
     rho = 10 ** rng.uniform(-3, 1.5, size=len(h)) * norm(v) / size
     y = rho * np.clip(rng.normal(size=len(h)), -1, 1)
     sigma, row_size = delta * 10 ** rng.uniform(-4, 1), size * rng.choice([1.0, 2.0])
     nothing = Measured(0.0, 0.0, 0.0)
-    return Now(x, v, h, J, (nothing,) * 3, pairs, float(delta), float(sigma), rho, y, row_size, False, 0, [])
+    return Now(x, v, h, J, (nothing,) * 3, pairs, float(delta), float(sigma), rho, y, row_size, 0.0, 0, [])
 
 
 def as_state(now: Now) -> Any:
@@ -680,12 +688,10 @@ def as_state(now: Now) -> Any:
     return State(
         jnp.array(now.x), Estimates(jnp.array(now.v), jnp.array(now.h), jnp.array(now.J)),
         tuple(Noise(*(jnp.array(number) for number in part)) for part in now.noise), pairs, jnp.array(now.sigma),
-        jnp.array(now.rho), jnp.array(now.y), jnp.array(now.row_size), jnp.bool_(now.stuck), jnp.int32(now.refused),
+        jnp.array(now.rho), jnp.array(now.y), jnp.array(now.row_size), jnp.array(now.stuck), jnp.int32(now.refused),
     )  # fmt: skip
 
 
-UNSOLVED = {("equalities", 4): {39}, ("box", 4): {39}, ("box", 1): {31}}
-"""States in which the library gives up on a subproblem before its solution (see test_ranges), by their numbers."""
 EVENTS = {
     ("equalities", 4): {"raised", "raised to the end", "not finite", "refused", "refused, far", "curved down"},
     ("box", 4): {"raised where feasible", "face 0", "face 1", "face 2", "bound", "refused, near", "refused, far"},
@@ -693,11 +699,11 @@ EVENTS = {
 }
 
 
-@pytest.mark.parametrize(("name", "faces"), list(UNSOLVED))
+@pytest.mark.parametrize(("name", "faces"), list(EVENTS))
 def test_a_step_from_any_state_is_that_of_the_equations(name, faces, monkeypatch):
     """With one face instead of four to try, the plain step is often what is left."""
     monkeypatch.setattr(adaptive_penalty, "FACES", faces)
-    p, k, events, wrong = BY_HAND[name], 5, set(), set()
+    p, k, events = BY_HAND[name], 5, set()
     path = drive(problem(name), np.zeros(4), tr.methods.AdaptivePenalty(), sizes=SIZES[name], steps=1)
     draw = Draw({"step": ()}, jnp.float32(0), jax.random.key(0), jnp.int32(k), jnp.int32(STEPS))
     take = quick_jit(lambda state: path.method.step(path.oracle, state, draw)[0])
@@ -705,9 +711,5 @@ def test_a_step_from_any_state_is_that_of_the_equations(name, faces, monkeypatch
         now = any_state(p, number)
         expected = step(p, now, [None, None], None, k, 0.3, 0.25, faces)
         events.update(expected.events)
-        try:
-            same(take(as_state(now)), expected, 1e-9)
-        except AssertionError:
-            wrong.add(number)
-    assert wrong <= UNSOLVED[name, faces], wrong
+        same(take(as_state(now)), expected, 1e-9)
     assert EVENTS[name, faces] <= events, EVENTS[name, faces] - events

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tightrope as tr
-from tightrope.auto import MANY_NUMBERS, MANY_ROWS, choose
+from tightrope.auto import choose
+from tightrope.oracle import MANY_NUMBERS, MANY_ROWS
 from tightrope.testing import OnlyMinimised
 
 
@@ -29,10 +30,10 @@ CASES = {
     "no constraints": (tr.Problem(distance), [], 4, "AdaptivePenalty", "without constraints"),
     "deterministic": (tr.Problem(distance, rows(3)), [3], 4, "AdaptivePenalty", "3 deterministic constraints"),
     "kinks": (tr.Problem(distance, rows(1), smooth=False), [1], 4, "AdaptivePenalty", "non-smooth problem with 1 "),
-    "many rows": (tr.Problem(distance, rows(MANY_ROWS + 1)), [MANY_ROWS + 1], 4, "GradientDescentAscent", "201"),
-    "as many as allowed": (tr.Problem(distance, rows(MANY_ROWS)), [MANY_ROWS], 4, "AdaptivePenalty", "200"),
-    "a large Jacobian": (tr.Problem(distance, rows(2)), [2], MANY_NUMBERS, "GradientDescentAscent", "parameters"),
-    "many linear equations": (tr.Problem(distance, flat(999)), [999], 1000, "LinearizedALM", "999"),
+    "many rows": (tr.Problem(distance, rows(MANY_ROWS + 1)), [MANY_ROWS + 1], 4, "MatrixFreePenalty", "501"),
+    "as many as allowed": (tr.Problem(distance, rows(MANY_ROWS)), [MANY_ROWS], 4, "AdaptivePenalty", "500"),
+    "a large Jacobian": (tr.Problem(distance, rows(2)), [2], MANY_NUMBERS, "MatrixFreePenalty", "parameters"),
+    "many linear equations": (tr.Problem(distance, flat(999)), [999], 1000, "MatrixFreePenalty", "999"),
     "no projection": (
         tr.Problem(distance, rows(1), domain=OnlyMinimised()),
         [1],

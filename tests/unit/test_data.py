@@ -9,6 +9,7 @@ import numpy as np
 import tightrope as tr
 from conftest import loss, parity, points
 from tightrope import oracle as oracle_module
+from tightrope.data import Span
 from tightrope.parameters import Parameters
 from tightrope.reformulate import oracle_for
 
@@ -28,7 +29,8 @@ def test_a_sample_gone_through_in_pieces_gives_what_it_gives_at_once(monkeypatch
     def everything():
         value, pullback = oracle.vjp(x, sample)
         y = jnp.array([0.3, -2.0])
-        return oracle.f(x, sample), oracle.grad(x, sample), value, pullback(y), oracle.jac(x, sample)
+        looked = oracle.look(x, sample)
+        return oracle.f(x, sample), oracle.grad(x, sample), value, pullback(y), oracle.jac(x, sample), *looked
 
     at_once = everything()
     monkeypatch.setattr(oracle_module, "PIECE", 10)  # seven pieces and a rest of seven rows
@@ -38,7 +40,25 @@ def test_a_sample_gone_through_in_pieces_gives_what_it_gives_at_once(monkeypatch
 
 def test_everything_is_the_whole_data_once():
     oracle = make_oracle(37)
-    assert np.array_equal(oracle.everything()[0], np.arange(37))
+    assert oracle.everything() == (Span(0, 37),)
+    assert oracle.count(oracle.everything(), objective=True, constraints=True) == 37
+
+
+def test_a_span_is_the_rows_that_it_names(monkeypatch):
+    oracle = make_oracle()
+    x, named, span = oracle.parameters.start, (np.arange(20, 97),), (Span(20, 77),)
+    for pieces in (2048, 10):
+        monkeypatch.setattr(oracle_module, "PIECE", pieces)
+        for expected, found in zip(oracle.look(x, named), oracle.look(x, span), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_look_is_the_objective_its_gradient_the_rows_and_their_jacobian():
+    oracle = make_oracle()
+    x, sample = oracle.parameters.start, (np.arange(7, 60),)
+    expected = *oracle.value_and_grad(x, sample), oracle.c(x, sample), oracle.jac(x, sample)
+    for one, other in zip(oracle.look(x, sample), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def test_vjp_is_the_product_with_the_jacobian():

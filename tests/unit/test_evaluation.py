@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightrope.evaluation import Evaluation, choose, merit
+from tightrope.evaluation import Evaluation, choose, merit, standing
 
 
 def point(objective, violation, stationarity=0.1):
@@ -35,3 +35,17 @@ def test_among_equals_feasibility_then_stationarity_decide():
 
 def test_a_point_that_is_not_finite_is_never_chosen_where_another_is():
     assert choose([point(np.nan, 0.0), point(5.0, 1.0)], WEIGHTS, 1e-3, 10.0) == 1
+
+
+def test_no_objective_makes_up_for_a_gross_violation():
+    """Multipliers near a solution say nothing of points far away: with them 1 + 2 · 0.1 · 3 is below 1.9."""
+    assert choose([point(1.0, 3.0), point(1.9, 0.0)], np.array([0.1]), 1e-3, 1.0) == 1
+    assert standing(1.9, np.array([0.009]), np.array([0.1]), 1e-3) < standing(
+        1.0, np.array([3.0]), np.array([0.1]), 1e-3
+    )
+    assert choose([point(5.0, 3.0), point(1.0, 4.0)], np.array([0.1]), 1e-3, 1.0) == 1
+
+
+def test_among_points_as_good_the_more_feasible_is_chosen_down_to_a_tenth_of_the_tolerance():
+    assert choose([point(1.0, 5e-4), point(1.0, 0.0)], np.array([0.1]), 1e-3, 1.0) == 1
+    assert choose([point(1.0, 5e-5), point(1.0, 0.0)], np.array([0.1]), 1e-3, 1.0) == 0

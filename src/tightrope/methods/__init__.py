@@ -12,6 +12,7 @@ from .gradient_descent_ascent import GradientDescentAscent
 from .inexact_alm import InexactALM
 from .linearized_alm import LinearizedALM
 from .linearized_penalty import LinearizedPenalty
+from .matrix_free_penalty import MatrixFreePenalty
 from .momentum_alm import MomentumALM
 from .proximal_point import ProximalPoint
 from .smoothed_lagrangian import SmoothedLagrangian
@@ -36,6 +37,7 @@ __all__ = [
     "Info",
     "LinearizedALM",
     "LinearizedPenalty",
+    "MatrixFreePenalty",
     "Method",
     "MomentumALM",
     "ProximalPoint",
@@ -49,8 +51,8 @@ __all__ = [
     "every",
 ]
 
-OURS: tuple[type[Method], ...] = (AdaptivePenalty,)
-"""The default."""
+OURS: tuple[type[Method], ...] = (AdaptivePenalty, MatrixFreePenalty)
+"""The default, and the default for very many constraints."""
 
 PAPERS: tuple[type[Method], ...] = (
     LinearizedALM,

@@ -41,7 +41,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..data import Dataset
 from ..metric import Metric, Pairs, metric, no_pairs, with_pair
+from ..noise import Noise, smooth, spread
 from ..oracle import Oracle, Sample
+from ..penalties import Solved, Steering, decrease_rounding, judge, outside, steer
 from ..subproblems import held_multipliers, or_one, range_multipliers, range_multipliers_on_set
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 
@@ -49,14 +51,8 @@ PAIRS = 10
 """Pairs of the metric."""
 MODEST = 2**20
 """Data with at most this many rows are passed over in full."""
-RAISE, RAISES = 4.0, 6
-"""The factor by which a penalty is raised, and the most subproblems that a step solves to steer."""
 FACES = 4
 """Faces of a set on which a quasi-Newton step is tried."""
-REFUSED, POOR, GOOD = 0.1, 0.4, 0.75
-"""Ratios of decrease below which a step is refused, below which σ grows and above which it falls."""
-REMEMBERED = 20
-"""Steps that running means of noise go back."""
 
 
 class Estimates(NamedTuple):
@@ -67,16 +63,12 @@ class Estimates(NamedTuple):
     jacobian: Float[Array, "rows n"]
 
 
-class Noise(NamedTuple):
-    """Mean squares of a sample's noise, of an estimate's error, and of the noise in changes over a step of length one."""
-
-    sample: Float[Array, ""]
-    error: Float[Array, ""]
-    change: Float[Array, ""]
-
-
 class State(NamedTuple):
-    """What the next step needs; `row_size` is the largest norm seen of each row's gradient."""
+    """What the next step needs.
+
+    `row_size` is the largest norm of each row's gradient where x has been, `stuck` the share of late steps from which nothing
+    led nearer to the constraints.
+    """
 
     x: Float[Array, " n"]
     estimates: Estimates
@@ -86,7 +78,7 @@ class State(NamedTuple):
     penalty: Float[Array, " rows"]
     multipliers: Float[Array, " rows"]
     row_size: Float[Array, " rows"]
-    stuck: Bool[Array, ""]
+    stuck: Float[Array, ""]
     refused: Int[Array, ""]
 
 
@@ -114,20 +106,14 @@ class Face(NamedTuple):
         return self.value - self.inner[1:] @ weights
 
 
-class Steering(NamedTuple):
-    """The penalties on the way: first a step that only restores feasibility, then steps with ever larger penalties.
+class Trial(NamedTuple):
+    """Where a step leads, with its penalties and multipliers and the decrease that is foreseen."""
 
-    Of the restoring step: what it does to the rows, its square in the metric, and whether it is hopeless.
-    """
-
+    x: Float[Array, " n"]
     penalty: Float[Array, " rows"]
     multipliers: Float[Array, " rows"]
-    change: Float[Array, " rows"]
-    square: Float[Array, ""]
+    foreseen: Float[Array, ""]
     hopeless: Bool[Array, ""]
-    restored: Bool[Array, ""]
-    going: Bool[Array, ""]
-    rounds: Int[Array, ""]
 
 
 class AdaptivePenalty(Method):
@@ -163,7 +149,7 @@ class AdaptivePenalty(Method):
     # ------------------------------------------------------------------ the start
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
-        sample = oracle.everything() if _period(oracle) else draw.samples["step"]
+        sample = oracle.everything() if full_pass_period(oracle) else draw.samples["step"]
         estimates = _at(oracle, x, sample)
         v, h, J = estimates
         size = jnp.linalg.norm(J, axis=1)
@@ -178,11 +164,11 @@ class AdaptivePenalty(Method):
             return v @ (oracle.grad(y, sample) + oracle.vjp(y, sample)[1](multipliers))
 
         bend = jnp.linalg.norm(jax.grad(slope)(x)) / or_one(speed)
-        restore = jnp.linalg.norm(_outside(h, oracle) * scale)
+        restore = jnp.linalg.norm(outside(h, oracle.rows) * scale)
         length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
-        curvature = jnp.where(bend > 0, bend, or_one(speed / length))
+        curvature = jnp.where((bend > 0) & jnp.isfinite(bend), bend, or_one(speed / length))
         noise = _spreads(_halves(oracle, x, draw.samples["step"]))
-        error = 0.0 if _period(oracle) else 1.0
+        error = 0.0 if full_pass_period(oracle) else 1.0
         return State(
             x,
             estimates,
@@ -192,71 +178,38 @@ class AdaptivePenalty(Method):
             penalty=jnp.maximum(2.0 * jnp.abs(multipliers), 0.1 * or_one(speed) * scale),
             multipliers=oracle.multipliers,
             row_size=size,
-            stuck=jnp.bool_(False),
+            stuck=jnp.zeros((), x.dtype),
             refused=jnp.int32(0),
         )
 
     # ------------------------------------------------------------------ a step
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
-        x, sample, exact = state.x, draw.samples["step"], not oracle.stochastic_constraints
         state, here, info = _correct(oracle, state, draw)
         state = state._replace(damping=jnp.maximum(state.damping, self._least_damping(oracle, state)))
-        v, h, J = state.estimates
+        trial = self._trial(oracle, state, draw.samples["step"])
+        return _taken(oracle, state, trial, here, _halves(oracle, trial.x, draw.samples["step"]), draw.k), info
+
+    def _trial(self, oracle: Oracle, state: State, sample: Sample) -> Trial:
+        """Where the subproblem's step leads, bent back."""
+        v, h, _ = state.estimates
         face, steering = self._subproblem(oracle, state)
         penalty, y = steering.penalty, steering.multipliers
         weights = _weights(y)
         square = weights @ face.inner @ weights
-        new = x + face.fixed + face.step(weights)
-        foreseen = penalty @ (_outside(h, oracle) - _outside(face.end(weights), oracle))
+        new = state.x + face.fixed + face.step(weights)
+        foreseen = penalty @ (outside(h, oracle.rows) - outside(face.end(weights), oracle.rows))
         foreseen = foreseen + face.inner[0] @ weights - v @ face.fixed
         foreseen = foreseen - 0.5 * (square + (state.pairs.curvature + state.damping) * face.fixed @ face.fixed)
-        if exact and h.size:
+        if h.size and not oracle.stochastic_constraints:
             new = new + _bend_back(oracle, face, oracle.c(new, sample), penalty, y, square)
         new = new if oracle.whole_space else oracle.project(new)
-        move, there = new - x, _halves(oracle, new, sample)
-        changes = jax.tree.map(jnp.subtract, there, here)
-        (_, old_h, old_J), (_, new_h, new_J), (change, _, turn) = (_mean(a) for a in (here, there, changes))
-        J_there = new_J if exact else J + turn
-        h_there = new_h if exact else h + (J - old_J) @ move + new_h - old_h
-        bent = changes.gradient + jnp.einsum("m,hmn->hn", y, changes.jacobian)
-        bend = 0.5 * (bent[0] + bent[1])
-        products = _products(v, move, change, bent[0] - bent[1])
-        speed, square, bend_noise = products[0, 0], products[1, 1], 0.25 * products[3, 3]
-        seen = penalty @ (_outside(h, oracle) - _outside(h_there, oracle)) - products[0, 1]
-        seen = seen - jnp.maximum(0.5 * products[1, 2], 0.0)
-        rounding = _rounding(state, penalty, speed, square)
-        row_square = jnp.sum(new_J**2, axis=1)
-        finite = jnp.isfinite(seen + products[2, 2] + jnp.sum(row_square))
-        ratio = jnp.where(finite & (foreseen > -rounding), (seen + rounding) / (foreseen + rounding), -1.0)
-        accept = ratio > REFUSED
-        needed = jnp.where(finite, 2.0 * (foreseen - seen) / or_one(square), jnp.inf)
-        pairs = with_pair(state.pairs, move, bend)
-        damping = _damping(state, ratio, needed)
-        x, estimates = jax.tree.map(
-            lambda a, b: jnp.where(accept, a, b),
-            (new, Estimates(v + change, h_there, J_there)),
-            (x, state.estimates),
-        )
-        row_size = jnp.maximum(state.row_size, jnp.sqrt(row_square))
-        state = State(
-            x,
-            estimates,
-            noise=_drift(state.noise, bend_noise, _spread(changes.jacobian), square, accept, finite, draw.k),
-            pairs=pairs,
-            damping=jnp.maximum(damping, 1e-6 * pairs.curvature),
-            penalty=penalty,
-            multipliers=y,
-            row_size=jnp.where(finite, row_size, state.row_size),
-            stuck=steering.hopeless & (jnp.sum(_outside(h, oracle) ** 2) > 9.0 * state.noise[1].error),
-            refused=state.refused + ~accept,
-        )
-        return state, info
+        return Trial(new, penalty, y, foreseen, steering.hopeless)
 
     def _least_damping(self, oracle: Oracle, state: State) -> Float[Array, ""]:
         """√(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
         gradient = state.noise[0]
-        memory = _period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
+        memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
         return jnp.sqrt(memory * gradient.change / self.wobble)
 
     # ------------------------------------------------------------------ the subproblem
@@ -269,62 +222,34 @@ class AdaptivePenalty(Method):
         return (whole, steering) if oracle.whole_space else _on_set(oracle, state, steering)
 
     def _steer(self, oracle: Oracle, state: State, whole: Face) -> Steering:
-        """The penalties, each raised while it holds a step back from the violation that it could take away."""
+        """The penalties, raised where they hold a step back."""
         (v, h, J), x, curvature = state.estimates, state.x, state.pairs.curvature + state.damping
-        low, high, before = oracle.rows.low, oracle.rows.high, _outside(h, oracle)
-        rounding = 100 * jnp.finfo(x.dtype).eps * jnp.abs(h)
-        violated = jnp.any(before > rounding)
-        speed, size = whole.plain[0, 0], or_one(jnp.sqrt(jnp.diag(whole.plain)[1:]))
-        steep = jnp.finfo(x.dtype).eps ** -0.5 * curvature * jnp.max(before / size, initial=0.0) / size
-        share = 1.0 / or_one(state.row_size)
+        low, high = oracle.rows.low, oracle.rows.high
 
-        def solve(weight: Array, penalty: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-            """With weight · v for the gradient: multipliers, end of the rows, square of the step in the metric, length."""
+        def solve(weight: Array, penalty: Array, y: Array) -> Solved:
             if oracle.whole_space:
                 reach = h - weight * whole.inner[1:, 0]
                 y = range_multipliers(whole.inner[1:, 1:], reach, low, high, penalty, y)
                 weights = _weights(y, weight)
                 square = weights @ whole.inner @ weights
-                return y, whole.end(weights), square, jnp.sqrt(jnp.maximum(square / curvature, 0.0))
+                return Solved(y, whole.end(weights), square, jnp.sqrt(jnp.maximum(square / curvature, 0.0)))
             y = range_multipliers_on_set(weight * v, h, J, low, high, penalty, 1.0 / curvature, x, oracle.project, y)
             d = oracle.project(x - (weight * v + y @ J) / curvature) - x
-            return y, h + J @ d, curvature * d @ d, jnp.linalg.norm(d)
+            return Solved(y, h + J @ d, curvature * d @ d, jnp.linalg.norm(d))
 
-        def again(c: Steering) -> Steering:
-            restoring = ~c.restored
-            penalty = jnp.where(restoring, steep, c.penalty)
-            y, end, square, length = solve(jnp.where(restoring, 0.0, 1.0).astype(x.dtype), penalty, c.multipliers)
-            as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, speed / curvature) / or_one(c.square)))
-            possible = penalty @ (before - _outside(h + as_far * c.change, oracle))
-            gained = penalty @ (before - _outside(end, oracle))
-            short = gained < self.steering * possible - penalty @ rounding
-            raises = short & (jnp.abs(y) >= penalty) & ~restoring
-            reach = jnp.minimum(1.0, jnp.maximum(1.0, jnp.linalg.norm(x)) / or_one(length))
-            left = share @ _outside(h + reach * (end - h), oracle)
-            return Steering(
-                penalty=jnp.where(restoring, c.penalty, jnp.where(raises, RAISE * penalty, penalty)),
-                multipliers=jnp.where(restoring, state.multipliers, y),
-                change=jnp.where(restoring, end - h, c.change),
-                square=jnp.where(restoring, square, c.square),
-                hopeless=jnp.where(restoring, left > 0.99 * (share @ before), c.hopeless),
-                restored=jnp.bool_(True),
-                going=restoring | jnp.any(raises),
-                rounds=c.rounds + 1,
-            )
-
-        start = Steering(
-            penalty=state.penalty,
-            multipliers=jnp.where(violated, 0.0, state.multipliers),
-            change=jnp.zeros_like(h),
-            square=jnp.ones((), x.dtype),
-            hopeless=jnp.bool_(False),
-            restored=~violated,
-            going=jnp.bool_(True),
-            rounds=jnp.int32(0),
+        return steer(
+            solve,
+            oracle.rows,
+            h,
+            state.penalty,
+            state.multipliers,
+            share=self.steering,
+            speed=whole.plain[0, 0],
+            curvature=curvature,
+            reach=jnp.maximum(1.0, jnp.linalg.norm(x)),
+            size=jnp.sqrt(jnp.diag(whole.plain)[1:]),
+            largest_size=state.row_size,
         )
-        if not h.size:
-            return start
-        return jax.lax.while_loop(lambda c: c.going & (c.rounds < RAISES), again, start)
 
     # ------------------------------------------------------------------ the answer
 
@@ -332,7 +257,7 @@ class AdaptivePenalty(Method):
         return state.multipliers
 
     def conclusion(self, state: State) -> Literal["converged", "infeasible"] | None:
-        return "infeasible" if state.stuck else None
+        return "infeasible" if state.stuck > 0.5 else None
 
     def remark(self, state: State) -> str | None:
         return f"{int(state.refused):,} steps were refused" if state.refused else None
@@ -343,40 +268,34 @@ class AdaptivePenalty(Method):
 
 def _at(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Estimates:
     """What a sample says at x."""
-    value, pullback = oracle.vjp(x, sample)
-    return Estimates(oracle.grad(x, sample), value, jax.vmap(pullback)(jnp.eye(value.size, dtype=x.dtype)))
+    _, *first_order = oracle.look(x, sample)
+    return Estimates(*first_order)
 
 
 def _halves(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Estimates:
     """What the two halves of a sample say at x, stacked."""
     if not oracle.sources:
         return jax.tree.map(lambda a: jnp.stack([a, a]), _at(oracle, x, sample))
-    halves = jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), sample)
-    return jax.vmap(lambda half: _at(oracle, x, half))(halves)
+    return jax.vmap(lambda half: _at(oracle, x, half))(halves_of(sample))
+
+
+def halves_of(sample: Sample) -> Sample:
+    """The two halves of a sample, stacked."""
+    return jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), sample)
 
 
 def _mean(halves: Estimates) -> Estimates:
     return jax.tree.map(lambda a: 0.5 * (a[0] + a[1]), halves)
 
 
-def _spread(halves: Array) -> Float[Array, ""]:
-    """The square of the noise of a sample, from its halves."""
-    return 0.25 * jnp.sum((halves[0] - halves[1]) ** 2)
-
-
 def _spreads(halves: Estimates) -> Estimates:
     """Those of gradient, rows and Jacobian."""
     vectors = jnp.concatenate([halves.gradient[:, None], halves.jacobian], axis=1)
     squares = 0.25 * jnp.sum((vectors[0] - vectors[1]) ** 2, axis=1)
-    return Estimates(squares[0], _spread(halves.value), jnp.sum(squares[1:]))
+    return Estimates(squares[0], spread(halves.value), jnp.sum(squares[1:]))
 
 
-def _smooth(old: Array, new: Array, k: Int[Array, ""]) -> Array:
-    """A running mean over the last REMEMBERED steps or so."""
-    return old + jnp.maximum(1.0 / REMEMBERED, 1.0 / (k + 1.0)).astype(old.dtype) * (new - old)
-
-
-def _period(oracle: Oracle) -> int | None:
+def full_pass_period(oracle: Oracle) -> int | None:
     """Steps between full passes; None where there is data that cannot, or should not, be passed over in full.
 
     They compute half as many gradients as the pass, two for each row they draw.
@@ -392,7 +311,7 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
     if not oracle.sources:
         return state, jax.tree.map(lambda a: jnp.stack([a, a]), estimates), Info(1, 2, 1)
     halves = _halves(oracle, x, sample)
-    rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, _period(oracle)
+    rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, full_pass_period(oracle)
     if period:
         everything = oracle.everything()
         due = (draw.k - 1) % period == 0
@@ -400,34 +319,11 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)
-    spreads = [_smooth(n.sample, a, draw.k) for n, a in zip(noise, _spreads(halves), strict=True)]
-    gains = [jnp.where(s > 0, n.error / or_one(n.error + s), 1.0) for n, s in zip(noise, spreads, strict=True)]
-    noise = tuple(Noise(s, (1.0 - a) * n.error, n.change) for n, s, a in zip(noise, spreads, gains, strict=True))
+    gains, noise = zip(*(n.with_sample(a, draw.k) for n, a in zip(noise, _spreads(halves), strict=True)), strict=True)
     estimates = [old + a * (new - old) for old, a, new in zip(estimates, gains, _mean(halves), strict=True)]
     state = state._replace(estimates=Estimates(*estimates), noise=noise)
     values = 2 if oracle.stochastic_constraints else 3
     return state, halves, Info(2 + passes, values + passes, 2 + passes, rows)
-
-
-def _drift(
-    noise: tuple[Noise, Noise, Noise],
-    bend: Float[Array, ""],
-    turn: Float[Array, ""],
-    square: Float[Array, ""],
-    accept: Bool[Array, ""],
-    finite: Bool[Array, ""],
-    k: Int[Array, ""],
-) -> tuple[Noise, Noise, Noise]:
-    """The noise after a step of this square, from that in the changes of the Lagrangian's gradient and of the Jacobian."""
-    known, walked = finite & (square > 0), jnp.where(accept, square, 0.0)
-
-    def after(old: Noise, spread: Array) -> Noise:
-        change = jnp.where(known, _smooth(old.change, spread / or_one(square), k), old.change)
-        return old._replace(change=change, error=old.error + change * walked)
-
-    gradient, value, jacobian = noise
-    value = value._replace(error=value.error + jacobian.error * walked)
-    return after(gradient, bend), value, after(jacobian, turn)
 
 
 # ---------------------------------------------------------------------- parts of the subproblem
@@ -489,30 +385,54 @@ def _bend_back(
 # ---------------------------------------------------------------------- the judgement
 
 
+def _taken(oracle: Oracle, state: State, trial: Trial, here: Estimates, there: Estimates, k: Int[Array, ""]) -> State:
+    """The state after the trial, taken or refused, from what the halves of a sample say at x and at the trial point."""
+    x, (v, h, J), exact = state.x, state.estimates, not oracle.stochastic_constraints
+    move, changes = trial.x - x, jax.tree.map(jnp.subtract, there, here)
+    (_, old_h, old_J), (_, new_h, new_J), (change, _, turn) = (_mean(a) for a in (here, there, changes))
+    J_there = new_J if exact else J + turn
+    h_there = new_h if exact else h + (J - old_J) @ move + new_h - old_h
+    bent = changes.gradient + jnp.einsum("m,hmn->hn", trial.multipliers, changes.jacobian)
+    products = _products(v, move, change, bent[0] - bent[1])
+    speed, square, bend_noise = products[0, 0], products[1, 1], 0.25 * products[3, 3]
+    seen = trial.penalty @ (outside(h, oracle.rows) - outside(h_there, oracle.rows)) - products[0, 1]
+    seen = seen - jnp.maximum(0.5 * products[1, 2], 0.0)
+    row_square = jnp.sum(new_J**2, axis=1)
+    finite = jnp.isfinite(seen + products[2, 2] + jnp.sum(row_square))
+    rounding = decrease_rounding(x, h, jnp.linalg.norm(J, axis=1), trial.penalty, speed, square)
+    accept, damping = judge(seen, trial.foreseen, rounding, square, state.damping, state.pairs.curvature, finite)
+    pairs = with_pair(state.pairs, move, 0.5 * (bent[0] + bent[1]), accept)
+    x, estimates = jax.tree.map(
+        lambda a, b: jnp.where(accept, a, b),
+        (trial.x, Estimates(v + change, h_there, J_there)),
+        (x, state.estimates),
+    )
+    known, walked = finite & (square > 0), jnp.where(accept, square, 0.0)
+    gradient, value, jacobian = state.noise
+    row_size = jnp.maximum(state.row_size, jnp.sqrt(row_square))
+    beyond_noise = jnp.sum(outside(h, oracle.rows) ** 2) > 9.0 * value.error
+    return State(
+        x,
+        estimates,
+        noise=(
+            gradient.with_step(bend_noise, square, walked, known, k),
+            value._replace(error=value.error + jacobian.error * walked),
+            jacobian.with_step(spread(changes.jacobian), square, walked, known, k),
+        ),
+        pairs=pairs,
+        damping=jnp.maximum(damping, 1e-6 * pairs.curvature),
+        penalty=trial.penalty,
+        multipliers=trial.multipliers,
+        row_size=jnp.where(accept, row_size, state.row_size),
+        stuck=smooth(state.stuck, (trial.hopeless & beyond_noise).astype(x.dtype), k),
+        refused=state.refused + ~accept,
+    )
+
+
 def _products(*vectors: Float[Array, " n"]) -> Float[Array, "k k"]:
     """All inner products, in one go."""
     stacked = jnp.stack(vectors)
     return stacked @ stacked.T
-
-
-def _rounding(state: State, penalty: Array, speed: Array, square: Array) -> Float[Array, ""]:
-    """What rounding may do to a decrease; with the squares of v and of the step."""
-    h, size = state.estimates.value, jnp.linalg.norm(state.x)
-    rows = penalty @ (jnp.abs(h) + state.row_size * size)
-    return 10 * jnp.finfo(size.dtype).eps * (jnp.sqrt(speed) * (size + jnp.sqrt(square)) + rows)
-
-
-def _damping(state: State, ratio: Array, needed: Array) -> Float[Array, ""]:
-    """σ after a step whose decrease was this share of what was foreseen; `needed` would have foreseen it."""
-    sigma, curvature = state.damping, state.pairs.curvature
-    taken = jnp.where(ratio > GOOD, 0.3 * sigma, jnp.where(ratio < POOR, 1.5 * sigma, sigma))
-    refused = jnp.clip(needed, 2.0 * sigma, 10.0 * jnp.maximum(sigma, curvature))
-    return jnp.where(ratio > REFUSED, taken, jnp.minimum(refused, 1e12 * curvature))
-
-
-def _outside(rows: Float[Array, " rows"], oracle: Oracle) -> Float[Array, " rows"]:
-    """How far each row is outside its range."""
-    return jnp.maximum(rows - oracle.rows.high, 0.0) + jnp.maximum(oracle.rows.low - rows, 0.0)
 
 
 def _weights(y: Float[Array, " rows"], first: Array | float = 1.0) -> Float[Array, " 1+rows"]:

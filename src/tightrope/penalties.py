@@ -1,0 +1,173 @@
+"""The exact penalty Σ ρ_i dist(h_i, [low_i, high_i]) on ranges: how penalties are raised, and how a step on it is judged.
+
+Steering: with the step that only restores feasibility (no objective, penalties far too large) as the measure of what is
+possible, a penalty is raised where its row gives way, |y_i| = ρ_i, and the step takes away less than a share of the violation
+that a step of its length could. Violations of rows are added up in units of their gradients, not of their penalties: else it
+would count as progress to move them to where they are cheap. Where not even the restoring step helps nothing is raised.
+
+Judgement: the decrease that is seen, over the decrease that was foreseen. Below REFUSED a step is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .oracle import Rows
+from .subproblems import or_one
+
+RAISE, RAISES = 4.0, 6
+"""The factor by which a penalty is raised, and the most subproblems that a step solves to steer."""
+REFUSED, POOR, GOOD = 0.1, 0.4, 0.75
+"""Ratios of decrease below which a step is refused, below which the damping σ grows and above which it falls."""
+
+
+def outside(value: Float[Array, " rows"], rows: Rows) -> Float[Array, " rows"]:
+    """How far each row is outside its range."""
+    return jnp.maximum(value - rows.high, 0.0) + jnp.maximum(rows.low - value, 0.0)
+
+
+# ---- steering ----------------------------------------------------------------------------------------------------------
+
+
+class Solved(NamedTuple):
+    """A subproblem's multipliers, where its step takes the rows, the step's square in the metric and its length.
+
+    `near`: whether they are nearly its solution; if not, nothing is hopeless and nothing is raised.
+    """
+
+    multipliers: Float[Array, " rows"]
+    end: Float[Array, " rows"]
+    square: Float[Array, ""]
+    length: Float[Array, ""]
+    near: Bool[Array, ""] | bool = True
+
+
+Subproblem = Callable[[Float[Array, ""], Float[Array, " rows"], Float[Array, " rows"]], Solved]
+"""The subproblem with a weight for the objective's gradient, penalties, and multipliers to start from."""
+
+
+class Steering(NamedTuple):
+    """The penalties on the way: first a step that only restores feasibility, then steps with ever larger penalties.
+
+    Of the restoring step: what it does to the rows, its square in the metric, and whether it is hopeless.
+    """
+
+    penalty: Float[Array, " rows"]
+    multipliers: Float[Array, " rows"]
+    change: Float[Array, " rows"]
+    square: Float[Array, ""]
+    hopeless: Bool[Array, ""]
+    restored: Bool[Array, ""]
+    going: Bool[Array, ""]
+    rounds: Int[Array, ""]
+
+
+def steer(
+    solve: Subproblem,
+    rows: Rows,
+    value: Float[Array, " rows"],
+    penalty: Float[Array, " rows"],
+    multipliers: Float[Array, " rows"],
+    *,
+    share: Float[Array, ""],
+    speed: Float[Array, ""],
+    curvature: Float[Array, ""],
+    reach: Float[Array, ""],
+    size: Float[Array, " rows"],
+    largest_size: Float[Array, " rows"],
+) -> Steering:
+    """The penalties, each raised while it holds a step back from the violation that it could take away.
+
+    `speed` is the square of the gradient, `curvature` that of the metric where nothing more is known, `size` the length of
+    each row's gradient and `largest_size` the largest one seen; beyond `reach` a restoring step does not count.
+    """
+    before, eps = outside(value, rows), jnp.finfo(value.dtype).eps
+    rounding = 100 * eps * jnp.abs(value)
+    violated = jnp.any(before > rounding)
+    steep = eps**-0.5 * curvature * jnp.max(before / or_one(size), initial=0.0) / or_one(size)
+    weights = 1.0 / or_one(largest_size)
+
+    def again(c: Steering) -> Steering:
+        restoring = ~c.restored
+        penalty = jnp.where(restoring, steep, c.penalty)
+        y, end, square, length, near = solve(jnp.where(restoring, 0.0, 1.0).astype(value.dtype), penalty, c.multipliers)
+        as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, speed / curvature) / or_one(c.square)))
+        possible = weights @ (before - outside(value + as_far * c.change, rows))
+        gained = weights @ (before - outside(end, rows))
+        short = gained < share * possible - weights @ jnp.where(before > 0, rounding, 0.0)
+        raises = short & (jnp.abs(y) >= penalty) & ~restoring & near & ~c.hopeless
+        left = weights @ outside(value + jnp.minimum(1.0, reach / or_one(length)) * (end - value), rows)
+        return Steering(
+            penalty=jnp.where(restoring, c.penalty, jnp.where(raises, RAISE * penalty, penalty)),
+            multipliers=jnp.where(restoring, multipliers, y),
+            change=jnp.where(restoring, jnp.where(near, end - value, 0.0), c.change),
+            square=jnp.where(restoring, square, c.square),
+            hopeless=jnp.where(restoring, near & (left > 0.99 * (weights @ before)), c.hopeless),
+            restored=jnp.bool_(True),
+            going=restoring | jnp.any(raises),
+            rounds=c.rounds + 1,
+        )
+
+    start = Steering(
+        penalty=penalty,
+        multipliers=jnp.where(violated, 0.0, multipliers),
+        change=jnp.zeros_like(value),
+        square=jnp.ones((), value.dtype),
+        hopeless=jnp.bool_(False),
+        restored=~violated,
+        going=jnp.bool_(True),
+        rounds=jnp.int32(0),
+    )
+    if not value.size:
+        return start
+    return jax.lax.while_loop(lambda c: c.going & (c.rounds < RAISES), again, start)
+
+
+# ---- judgement ---------------------------------------------------------------------------------------------------------
+
+
+class Judgement(NamedTuple):
+    """Whether a step is taken, and the damping after it."""
+
+    accept: Bool[Array, ""]
+    damping: Float[Array, ""]
+
+
+def judge(
+    seen: Float[Array, ""],
+    foreseen: Float[Array, ""],
+    rounding: Float[Array, ""],
+    square: Float[Array, ""],
+    damping: Float[Array, ""],
+    curvature: Float[Array, ""],
+    finite: Bool[Array, ""],
+) -> Judgement:
+    """A step of this square, whose decrease was `seen` where `foreseen` was expected, both up to rounding.
+
+    σ falls after a good step and grows after a poor one; a refused step makes it at least what would have foreseen it.
+    """
+    ratio = jnp.where(finite & (foreseen > -rounding), (seen + rounding) / (foreseen + rounding), -1.0)
+    needed = jnp.where(finite, 2.0 * (foreseen - seen) / or_one(square), jnp.inf)
+    taken = jnp.where(ratio > GOOD, 0.3 * damping, jnp.where(ratio < POOR, 1.5 * damping, damping))
+    refused = jnp.clip(needed, 2.0 * damping, 10.0 * jnp.maximum(damping, curvature))
+    accept = ratio > REFUSED
+    return Judgement(accept, jnp.where(accept, taken, jnp.minimum(refused, 1e12 * curvature)))
+
+
+def decrease_rounding(
+    x: Float[Array, " n"],
+    value: Float[Array, " rows"],
+    row_size: Float[Array, " rows"],
+    penalty: Float[Array, " rows"],
+    speed: Float[Array, ""],
+    square: Float[Array, ""],
+) -> Float[Array, ""]:
+    """What rounding may do to a decrease; with the squares of the gradient and of the step."""
+    size = jnp.linalg.norm(x)
+    rows = penalty @ (jnp.abs(value) + row_size * size)
+    return 10 * jnp.finfo(size.dtype).eps * (jnp.sqrt(speed) * (size + jnp.sqrt(square)) + rows)

@@ -1,0 +1,418 @@
+"""Multipliers from products with a Jacobian that is never formed: against the dense functions, SciPy and NumPy."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import lsq_linear, minimize
+from test_ranges import INF, KINDS, dual, instance, misplaced
+
+import tightrope as tr
+from tightrope import matrix_free
+from tightrope.domains import Box, Simplex
+from tightrope.evaluation import evaluate
+from tightrope.loop import draw_of
+from tightrope.matrix_free import (
+    Linear,
+    kkt_multipliers_by_products,
+    linearise,
+    range_multipliers_by_products,
+    range_multipliers_on_set_by_products,
+    row_squares,
+)
+from tightrope.methods.base import Draw, as_arrays
+from tightrope.parameters import Parameters
+from tightrope.reformulate import oracle_for
+from tightrope.subproblems import kkt_multipliers, range_multipliers, range_multipliers_on_set
+
+FIXED = 1e-13
+"""A share of the first slope that leaves only rounding."""
+
+
+@jax.jit
+def _by_products(gram, value, low, high, penalty, start, size, enough, products):
+    product = lambda y: gram @ y
+    return range_multipliers_by_products(
+        product, value, low, high, penalty, start, size, enough=enough, products=products
+    )
+
+
+def by_products(problem, *, enough=FIXED, products=20_000, dtype="float64", size=None):
+    """The multipliers, and whether they are near; sizes are exact unless given."""
+    size = np.sqrt(np.diag(problem[0])) if size is None else size
+    with jax.enable_x64(dtype == "float64"):
+        arrays = (jnp.asarray(a, dtype) for a in (*problem, size, enough))
+        y, near = _by_products(*arrays, jnp.int32(products))
+        assert y.dtype == dtype
+        return np.asarray(y, float), bool(near)
+
+
+def dense(problem):
+    with jax.enable_x64(True):
+        return np.asarray(jax.jit(range_multipliers)(*(jnp.asarray(a) for a in problem)))
+
+
+def clipped(problem):
+    """The start, cut back to what is possible."""
+    _, _, low, high, rho, start = problem
+    return np.clip(start, np.where(np.isinf(low), 0.0, -rho), np.where(np.isinf(high), 0.0, rho))
+
+
+def slopes(y, problem, size):
+    """How fast the dual function climbs at y in each row that can still climb, in units of the rows' sizes."""
+    gram, value, low, high, rho, _ = problem
+    z = value - gram @ y
+    rise = np.where(y < rho, np.maximum(z - np.where(y >= 0, high, low), 0.0), 0.0)
+    fall = np.where(y > -rho, np.maximum(np.where(y > 0, high, low) - z, 0.0), 0.0)
+    return (rise + fall) / np.where(size > 0, size, 1.0)
+
+
+# ---- the multipliers -------------------------------------------------------------------------------------------------------
+
+EASY, LARGE = [1e-6, 1e-2, 0.3, 1.0, 30.0], 1e3
+INDEPENDENT = {"plain", "zero row", "scaled rows", "repeated row"}
+"""Kinds whose rows do not force multipliers up to a large penalty along directions without curvature, which takes long."""
+
+
+@pytest.mark.parametrize(("m", "instances"), [(3, 6), (12, 4), (300, 1)])
+def test_many_products_give_the_optimal_multipliers(m, instances):
+    """Whatever the rows: each z_i is where its y_i belongs, none exceeds ρ, and the dual function is as high as it can be."""
+    gave_way = 0
+    for kind in KINDS:
+        for penalty in [*EASY, *([LARGE] if kind in INDEPENDENT else [])]:
+            for random in range(instances):
+                problem = instance(random, m, kind, penalty)
+                gram, value, low, high, rho, _ = problem
+                y, near = by_products(problem)
+                case = (kind, penalty, random)
+                assert near, case
+                assert (np.abs(y) <= rho).all(), case
+                assert np.max(misplaced(y, *problem[:-1])) < 1e-10, case
+                z, terms = value - gram @ y, np.abs(value) + np.abs(gram) @ np.abs(y)
+                above, below = z > high + 1e-9 * terms, z < low - 1e-9 * terms
+                np.testing.assert_array_equal(y[above], rho[above])
+                np.testing.assert_array_equal(y[below], -rho[below])
+                gave_way += np.sum(above | below)
+                best = dual(dense(problem), *problem[:4])
+                assert abs(dual(y, *problem[:4]) - best) <= 1e-10 * rho @ terms, case
+    assert gave_way > 30
+
+
+def test_one_sided_rows_and_equalities_are_bounded_least_squares():
+    """With r − end = Jq the dual is −½‖Jᵀy − q‖² over bounds, which SciPy solves."""
+    rng = np.random.default_rng(0)
+    for random, penalty in enumerate((0.03, 0.3, 3.0, 300.0)):
+        rows, q, end = rng.normal(size=(12, 20)), rng.normal(size=20), rng.normal(size=12)
+        equality, rho = rng.random(12) < 0.3, np.full(12, penalty)
+        problem = (rows @ rows.T, rows @ q + end, np.where(equality, end, -INF), end, rho, np.zeros(12))
+        expected = lsq_linear(rows.T, q, (np.where(equality, -rho, 0.0), rho), method="bvls", tol=1e-14).x
+        y, near = by_products(problem)
+        assert near
+        np.testing.assert_allclose(y, expected, atol=1e-9, err_msg=str(random))
+
+
+@pytest.mark.parametrize("kind", ["plain", "scaled rows", "repeated row"])
+def test_every_start_leads_to_the_same_height(kind):
+    """From zero, from the solution, from the wrong ends, from outside the limits; with rows measured by guesses."""
+    rng = np.random.default_rng(1)
+    for random in range(4):
+        *problem, _ = instance(random, 12, kind, 1.0)
+        rho, size = problem[4], np.sqrt(np.diag(problem[0]))
+        best = dense((*problem, np.zeros(12)))
+        for start in (np.zeros(12), best, -rho * np.sign(best), 100 * rho * rng.normal(size=12)):
+            y, near = by_products((*problem, start), size=size * rng.uniform(0.6, 1.6, size=12))
+            assert near
+            assert np.max(misplaced(y, *problem)) < 1e-11
+            assert (np.abs(y) <= rho).all()
+
+
+def test_the_dual_function_never_falls_with_more_products():
+    """And it stays within the limits; no product is no multiplier, and one loads the start."""
+    for kind in KINDS:
+        for penalty in (0.3, 30.0):
+            for random in range(2):
+                problem = instance(random, 12, kind, penalty)
+                gram, value, *_, rho, start = problem
+                path = [by_products(problem, products=k)[0] for k in range(30)]
+                assert not path[0].any()
+                if start.any():
+                    np.testing.assert_array_equal(path[1], clipped(problem))
+                assert (np.abs(path) <= rho).all()
+                heights = [dual(y, *problem[:4]) for y in path[1 if start.any() else 0 :]]
+                rounding = 1e-13 * rho @ (np.abs(value) + np.abs(gram) @ rho)
+                assert np.diff(heights).min() >= -rounding, (kind, penalty, random)
+                assert heights[-1] > heights[0]
+
+
+def test_it_says_near_only_where_the_slopes_have_fallen_that_far():
+    seen = set()
+    for random in range(4):
+        for kind in ("plain", "scaled rows", "deficient"):
+            problem = instance(random, 12, kind, 1.0)
+            size = np.sqrt(np.diag(problem[0]))
+            first, at_zero = (np.sum(slopes(y, problem, size)) for y in (clipped(problem), np.zeros(12)))
+            for enough in (0.5, 0.1, 1e-3):
+                for products in (1, 3, 6, 10, 20, 60):
+                    y, near = by_products(problem, enough=enough, products=products)
+                    left = np.sum(slopes(y, problem, size))
+                    assert near <= (left <= enough * first), (random, kind, enough, products, left / first)
+                    assert near >= (left <= enough * min(first, at_zero)), (
+                        random,
+                        kind,
+                        enough,
+                        products,
+                        left / first,
+                    )
+                    seen.add(near)
+    assert seen == {True, False}
+
+
+def test_single_precision_does_as_well_as_it_can():
+    for kind in KINDS:
+        for penalty in EASY:
+            problem = [np.float32(a) for a in instance(0, 12, kind, penalty)]
+            y, _ = by_products(problem, enough=1e-6, products=2000, dtype="float32")
+            assert (np.abs(y) <= problem[4]).all()
+            assert np.max(misplaced(y, *(np.float64(a) for a in problem[:-1]))) < 1e-4, (kind, penalty)
+
+
+def test_no_rows_have_no_multipliers():
+    nothing = np.zeros(0)
+    y, near = by_products((np.zeros((0, 0)), *[nothing] * 5))
+    assert y.shape == (0,)
+    assert near
+
+
+# ---- on a set ------------------------------------------------------------------------------------------------------------
+
+SETS = {"box": Box(-0.5, 0.7), "simplex": Simplex()}
+
+
+def on_set(domain, steep, instances=12, m=8, n=14):
+    """How far y, and where it takes the rows, are from the dense method's; how many rows are held at an end."""
+
+    @jax.jit
+    def both(v, h, jacobian, low, high, penalty, x, start):
+        size, given = (
+            jnp.linalg.norm(jacobian, axis=1),
+            (low, high, penalty, jnp.float64(0.5), x, domain.project, start),
+        )
+        linear = Linear(lambda d: jacobian @ d, lambda y: y @ jacobian)
+        y, near = range_multipliers_on_set_by_products(v, h, linear, *given, size, rounds=60)
+        expected = range_multipliers_on_set(v, h, jacobian, *given)
+        end = lambda y: h + jacobian @ (domain.project(x - 0.5 * (v + y @ jacobian)) - x)
+        off = jnp.max(size * jnp.abs(y - expected)), jnp.max(jnp.abs(end(y) - end(expected)) / size)
+        return y, near, jnp.maximum(*off)
+
+    for random in range(instances):
+        rng = np.random.default_rng([3, random])
+        jacobian = rng.normal(size=(m, n)) * 10.0 ** rng.uniform(-1, 1, size=(m, 1))
+        size = np.linalg.norm(jacobian, axis=1)
+        x = np.asarray(domain.project(jnp.asarray(rng.normal(size=n))))
+        inside = np.asarray(domain.project(jnp.asarray(rng.normal(size=n))))
+        kind, h = rng.integers(3, size=m), (jacobian @ (x - inside) if steep else rng.normal(size=m) * size)
+        low = np.select([kind == 0, kind == 1], [0.0, -INF], -0.3) * size
+        high = np.select([kind == 0, kind == 1], [0.0, 0.2], 0.3) * size
+        rho = (1e8 if steep else rng.choice([0.1, 1.0, 10.0])) / size
+        start = rho * rng.uniform(-2, 2, size=m) * (random % 2 and not steep)
+        y, near, off = map(np.asarray, both(rng.normal(size=n), h, jacobian, low, high, rho, x, start))
+        assert near
+        assert (np.abs(y) <= rho).all()
+        yield float(off), int(np.sum((np.abs(y) < rho) & (y != 0)))
+
+
+@pytest.fixture
+def _to_the_end(monkeypatch):
+    exact = partial(range_multipliers_by_products, enough=FIXED, products=5000)
+    monkeypatch.setattr(matrix_free, "range_multipliers_by_products", exact)
+
+
+@pytest.mark.usefixtures("_to_the_end")
+@pytest.mark.parametrize("name", list(SETS))
+def test_multipliers_on_a_set_are_those_of_the_dense_method(name):
+    """Within what a last short step leaves, and most often exactly: a whole step of Newton's method on one piece is."""
+    with jax.enable_x64(True):
+        off, held = np.array(list(on_set(SETS[name], steep=False))).T
+    assert off.max() <= 1e-2
+    assert np.sum(off <= 1e-9) >= 10
+    assert held.sum() > 5
+
+
+@pytest.mark.usefixtures("_to_the_end")
+@pytest.mark.parametrize("name", list(SETS))
+def test_penalties_far_too_large_end_no_earlier_on_a_set(name):
+    """As in a step that only restores feasibility: the multipliers are tiny beside ρ, and all the same found."""
+    with jax.enable_x64(True):
+        off, held = np.array(list(on_set(SETS[name], steep=True))).T
+    assert off.max() <= 1e-2
+    assert np.sum(off <= 1e-6) >= 9
+    assert held.sum() > 30
+
+
+# ---- certificates --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["no set", *SETS])
+def test_stationarity_is_that_of_the_dense_method(name):
+    """What is minimised comes out nearly as small, never smaller; the residual is that of the multipliers returned.
+
+    Not so on a simplex: there the dense method may get stuck, and then products may do better.
+    """
+    m, n = 9, 15
+    domain = SETS.get(name)
+
+    def both(gradient, jacobian, rows, equality, x):
+        cone = None if domain is None else lambda v: domain.project_normal_cone(x, v)
+        linear = Linear(lambda d: jacobian @ d, lambda y: y @ jacobian)
+        found = kkt_multipliers_by_products(gradient, linear, rows, equality, cone)
+        expected = kkt_multipliers(gradient, jacobian, rows, equality, cone)
+
+        def left(y):
+            push = -(gradient + y @ jacobian)
+            return push if cone is None else push - cone(push)
+
+        return *found, -left(found[0]), *expected
+
+    with jax.enable_x64(True):
+        both = jax.jit(both)
+        for random in range(12):
+            rng = np.random.default_rng([5, random])
+            jacobian = rng.normal(size=(m, n)) * 10.0 ** rng.uniform(-2, 2, size=(m, 1))
+            if random % 3 == 0:
+                jacobian[1] = 0.0
+            if random % 3 == 1:
+                jacobian[2] = -3 * jacobian[3]
+            size, x = np.linalg.norm(jacobian, axis=1), 0.4 * rng.normal(size=n)
+            x = x if domain is None else np.asarray(domain.project(jnp.asarray(x)))
+            equality = rng.random(m) < 0.3
+            rows = np.where(rng.random(m) < 0.5, 0.0, -rng.exponential(size=m)) * size * 10.0 ** rng.uniform(-3, 1)
+            noise = rng.choice([0.0, 1.0]) * rng.normal(size=n)
+            gradient = noise - np.where(equality, 1, rng.random(m) < 0.5) / np.where(size > 0, size, 1) @ jacobian
+            y, residual, of_these, best, best_residual = map(np.asarray, both(gradient, jacobian, rows, equality, x))
+            np.testing.assert_allclose(residual, of_these, atol=1e-12 * np.linalg.norm(gradient))
+            assert (y[~equality] >= 0).all()
+            slack = np.where(equality, 0.0, np.minimum(rows, 0.0))
+            found, least = (
+                np.hypot(np.linalg.norm(r), np.linalg.norm(slack * z))
+                for z, r in ((y, residual), (best, best_residual))
+            )
+            unit = np.linalg.norm(gradient)
+            assert found <= least + 1e-2 * unit, (random, found / unit, least / unit)
+            assert found >= least - 1e-9 * unit or name == "simplex", (random, found / unit, least / unit)
+
+
+def test_rows_are_measured_right_in_the_mean():
+    """Each mean within five standard errors; a row with one entry is measured exactly, one without is zero."""
+    rng = np.random.default_rng(2)
+    rows = np.vstack(
+        [rng.normal(size=(5, 7)) * [[1], [10], [100], [0.1], [1e-3]], 3.0 * np.eye(7)[:1], np.zeros((1, 7))]
+    )
+    with jax.enable_x64(True):
+        x, probes = jnp.zeros(7), 2000
+        value, linear = linearise(lambda x: jnp.asarray(rows) @ (x + 1.0), x)
+        found = np.asarray(row_squares(linear, x, jax.random.key(4), probes))
+        few = np.asarray(row_squares(linear, x, jax.random.key(4)))
+    squares = np.sum(rows**2, axis=1)
+    np.testing.assert_allclose(value, rows.sum(axis=1), atol=1e-12)
+    assert (np.abs(found - squares) <= 5 * np.sqrt(2 / probes) * squares + 1e-12).all()
+    np.testing.assert_allclose(found[-2:], [9.0, 0.0])
+    assert (np.abs(few - squares) <= 5 * np.sqrt(2 / 16) * squares).all()
+
+
+def test_a_linearisation_multiplies_from_both_sides():
+    with jax.enable_x64(True):
+        fn = lambda x: jnp.stack([x @ x, x[0] * x[2], jnp.sin(x[1])])
+        x = jnp.array([0.5, -1.0, 2.0, 0.3])
+        jacobian = np.array([[1.0, -2.0, 4.0, 0.6], [2.0, 0, 0.5, 0], [0, np.cos(1.0), 0, 0]])
+        value, linear = linearise(fn, x)
+        np.testing.assert_allclose(value, [0.25 + 1 + 4 + 0.09, 1.0, -np.sin(1.0)], rtol=1e-14)
+        np.testing.assert_allclose(linear.push(jnp.arange(4.0)), jacobian @ np.arange(4.0), rtol=1e-14)
+        np.testing.assert_allclose(linear.pull(jnp.array([1.0, 2.0, -3.0])), [1.0, 2.0, -3.0] @ jacobian, rtol=1e-14)
+
+
+# ---- whole runs ----------------------------------------------------------------------------------------------------------
+
+STAGES, STEP, CAP = 300, 0.05, 0.5
+TARGET = np.sin(np.arange(1, STAGES + 1) * 4 * np.pi / STAGES)
+
+
+def tracking(x):
+    state, control = x[:STAGES], x[STAGES:]
+    return STEP * jnp.sum((state - TARGET) ** 2 + 0.1 * control**2)
+
+
+def dynamics(x):
+    state, control = x[:STAGES], x[STAGES:]
+    before = jnp.concatenate([jnp.zeros(1, x.dtype), state[:-1]])
+    return state - before - STEP * (control - before**3)
+
+
+@cache
+def control_problem():
+    """A cubic drag, controls from above: 300 equalities and 300 inequalities of 600 variables, two entries a row or so."""
+    rows = [tr.equals(dynamics, 0.0, name="dynamics"), tr.at_most(lambda x: x[STAGES:], CAP, name="thrust")]
+    return tr.Problem(tracking, rows)
+
+
+def best_control():
+    """The states follow from the controls: SciPy on these alone, slopes by the adjoint recursion."""
+
+    def cost(control):
+        state = np.zeros(STAGES + 1)
+        for k in range(STAGES):
+            state[k + 1] = state[k] + STEP * (control[k] - state[k] ** 3)
+        adjoint = np.zeros(STAGES + 2)
+        for k in range(STAGES, 0, -1):
+            adjoint[k] = 2 * STEP * (state[k] - TARGET[k - 1]) + adjoint[k + 1] * (1 - 3 * STEP * state[k] ** 2)
+        value = STEP * np.sum((state[1:] - TARGET) ** 2 + 0.1 * control**2)
+        return value, STEP * (0.2 * control + adjoint[1:-1])
+
+    found = minimize(
+        cost, np.zeros(STAGES), jac=True, method="L-BFGS-B", bounds=[(None, CAP)] * STAGES,
+        options={"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10},
+    )  # fmt: skip
+    return found.fun, found.x
+
+
+def test_six_hundred_constraint_values_are_solved_by_products():
+    result = tr.solve(control_problem(), jnp.zeros(2 * STAGES), steps=200)
+    value, control = best_control()
+    assert "MatrixFreePenalty was chosen" in result.message
+    assert result.violation < 1e-4
+    assert abs(result.objective - value) < 1e-3 * value
+    np.testing.assert_allclose(result.x[STAGES:], control, atol=0.01)
+    assert np.isfinite(result.stationarity)
+    assert np.isfinite(result.certificate.stationarity.value)
+
+
+def sizes_in(jaxpr):
+    """How many numbers each intermediate has, those of inner programs included."""
+    for equation in jaxpr.eqns:
+        yield from (v.aval.size for v in equation.outvars if hasattr(v.aval, "size"))
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda a: hasattr(a, "jaxpr") or hasattr(a, "eqns")):
+            if hasattr(value, "jaxpr") or hasattr(value, "eqns"):
+                yield from sizes_in(getattr(value, "jaxpr", value))
+
+
+def test_no_jacobian_is_ever_formed():
+    """Of 600 rows and 600 columns: nothing in a start, a step or an evaluation is nearly as large."""
+    n, method = 2 * STAGES, as_arrays(tr.methods.MatrixFreePenalty(), jnp.float32)
+    oracles = {
+        form: oracle_for(control_problem(), Parameters(jnp.zeros(n)), [STAGES, STAGES], form=form)
+        for form in ("ranges", "native")
+    }
+    oracle = oracles["ranges"]
+
+    def start_and_step(x, key):
+        draw = Draw(*draw_of(oracle, method.roles(oracle), key, jnp.int32(1)), key, jnp.int32(1), jnp.int32(9))
+        return method.step(oracle, method.init(oracle, x, draw, draw.steps), draw)
+
+    def evaluation(x):
+        return evaluate(oracles["native"], x, (), jnp.int32(50))
+
+    for fn, arguments in ((start_and_step, (jnp.zeros(n), jax.random.key(0))), (evaluation, (jnp.zeros(n),))):
+        assert n <= max(sizes_in(jax.make_jaxpr(fn)(*arguments).jaxpr)) <= 25 * n
+    dense_step = jax.make_jaxpr(lambda x: oracle.jac(x, ()))(jnp.zeros(n)).jaxpr
+    assert max(sizes_in(dense_step)) >= n * n
