@@ -131,7 +131,7 @@ def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[
     return value if math.isfinite(value) else math.inf
 
 
-GROSS = 10.0
+GROSS = 100.0
 """A violation of so many times the tolerance is worse than any objective."""
 
 
@@ -149,8 +149,8 @@ def standing(
 def choose(
     evaluations: list[Evaluation], weights: Float[np.ndarray, " raw"], tolerance: float, first_objective: float
 ) -> int:
-    """The candidate with the best standing; among those as good to a thousandth of the progress, the most feasible (to a tenth
-    of the tolerance) and then the most stationary.
+    """The candidate with the best standing; among those as good to a thousandth of the progress, the most feasible (to the
+    tolerance) and then the most stationary.
     """
     standings = [standing(e.objective, e.violations, weights, tolerance) for e in evaluations]
     gross, best = min(standings)
@@ -158,6 +158,6 @@ def choose(
     as_good = [i for i, (one, value) in enumerate(standings) if one == gross and value <= limit] or [0]
 
     def quality(i: int) -> tuple[float, float]:
-        return max(largest(evaluations[i].violations), 0.1 * tolerance), float(evaluations[i].stationarity)
+        return max(largest(evaluations[i].violations), tolerance), float(evaluations[i].stationarity)
 
     return min(as_good, key=quality)

@@ -79,7 +79,7 @@ def range_multipliers_by_products(
     """The y that maximises rᵀy − ½ yᵀGy − Σ max(high_i y_i, low_i y_i) over |y_i| ≤ ρ_i, nearly; G positive semidefinite.
 
     Conjugate gradients on the rows strictly between their limits, until one meets its limit or those at their limits have more
-    to gain; then one step down the slope of all rows, cut back into the limits. Every step goes as far as the dual function
+    to gain; then one step up the slope of all rows, cut back into the limits. Every step goes as far as the dual function
     climbs, so it never falls, and costs one product. With y comes whether it is as near as asked for.
 
     Args:

@@ -334,7 +334,10 @@ class Run:
     ) -> Result:
         """The Result of one lane, from its four candidates and the method's own multipliers."""
         violation, stationarity = self._tolerances(lane)
-        chosen = choose(evaluations, self._weights[lane], violation, self._scales[lane][2])
+        weights = self._weights[lane]
+        if multipliers is not None and self.original.large_jacobian:  # those of records come from few products
+            weights = np.maximum(weights, np.abs(multipliers))
+        chosen = choose(evaluations, weights, violation, self._scales[lane][2])
         method, state, asked = self.method, self.carry.state, self._asked
         if self.lanes:
             method, state, asked = jax.tree.map(lambda a: a[lane], (method, state, asked))

@@ -77,7 +77,7 @@ RATES = {
     "AdaptivePenalty": Rate(  # no theorem of its own: that of its estimator, recursive momentum
         1 / 3, 1 / 3, ("noisy_sphere", "three_bands", "regression_in_box")
     ),
-    "MatrixFreePenalty": Rate(1 / 3, 1 / 3, ("noisy_sphere", "regression_in_box")),
+    "MatrixFreePenalty": Rate(1 / 3, 1 / 3, ("noisy_sphere",)),
     "LinearizedALM": Rate(1 / 3, 1 / 3, ("projection_on_plane",)),
     "LinearizedPenalty": Rate(1 / 5, 1 / 5, ("noisy_sphere", "lens")),
     "TruncatedMomentum": Rate(1 / 4, 1 / 4, ("linear_on_circle", "lens", "outside_the_ball", "line_in_l1_ball")),

@@ -44,8 +44,3 @@ def test_no_objective_makes_up_for_a_gross_violation():
         1.0, np.array([3.0]), np.array([0.1]), 1e-3
     )
     assert choose([point(5.0, 3.0), point(1.0, 4.0)], np.array([0.1]), 1e-3, 1.0) == 1
-
-
-def test_among_points_as_good_the_more_feasible_is_chosen_down_to_a_tenth_of_the_tolerance():
-    assert choose([point(1.0, 5e-4), point(1.0, 0.0)], np.array([0.1]), 1e-3, 1.0) == 1
-    assert choose([point(1.0, 5e-5), point(1.0, 0.0)], np.array([0.1]), 1e-3, 1.0) == 0

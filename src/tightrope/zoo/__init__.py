@@ -10,7 +10,8 @@ Example:
     >>> len(tr.zoo.every()) >= 16
     True
 
-Two collections stand apart: `hs`, classical small nonlinear programs, and `infeasible`, problems without a solution.
+Three collections stand apart: `hs`, classical small nonlinear programs; `infeasible`, problems without a solution; and
+`learning`, models of real and of made data.
 """
 
 from collections.abc import Callable
