@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,10 @@ from .terminal import fail, hint, show, table, told
 if TYPE_CHECKING:
     from ..experiments.base import Experiment
     from ..experiments.running import Outcome
+
+_ALSO = " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10.")
+QUICKLY_COMPILED = "--xla_backend_optimization_level=0" + _ALSO
+"""Flags for programs that run for a moment, read when XLA starts; it ends the process where it does not know one."""
 
 
 def reproduce(
@@ -53,6 +59,8 @@ def reproduce(
         fail(
             f"NAME must be an experiment from `tightrope reproduce --list`, got {name!r}{hint(name or '', experiments)}"
         )
+    if quick:
+        os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
     outcome = run(experiments[name], out, quick)
     claims = table("claim", "measured", "holds")
     for check in outcome.checks:

@@ -114,7 +114,7 @@ CHOSEN: dict[str, Method] = {
 }
 """What came out best there; the loan data get these numbers, and sensitivity is measured around them."""
 
-QUICK_SAMPLES, QUICK_ROWS, QUICK_FACTORS, QUICK = 2_000, 2_000, [(0.5, 0.5), (1.0, 1.0)], (EXACT, TWO_PHASE)
+QUICK_SAMPLES, QUICK_ROWS, QUICK_FACTORS, QUICK = 1_000, 1_000, [(0.5, 0.5), (1.0, 1.0)], (EXACT, TWO_PHASE)
 """The quick version: a tenth of the samples, the first rows, one seed, the chosen setting and another, and two methods, run
 alone: most of its time is compilation, which is shorter then."""
 
