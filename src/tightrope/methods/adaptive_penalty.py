@@ -33,7 +33,7 @@ What is proved and what is not: docs/adaptive-penalty.md.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +116,40 @@ class Trial(NamedTuple):
     hopeless: Bool[Array, ""]
 
 
-class AdaptivePenalty(Method):
+class SelfTunedPenalty(Method):
+    """What `AdaptivePenalty` and `MatrixFreePenalty` share: hyper-parameters, what they take, and what their states mean."""
+
+    steering: Hyper = hyper(0.3, high=1.0)
+    wobble: Hyper = hyper(0.25)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
+    reference: ClassVar[str] = "ours, after Cui et al. 2025 and Lu et al. 2024"
+    guarantee: ClassVar[str] = (
+        "descent on the exact penalty function where nothing is noisy; see docs/adaptive-penalty.md"
+    )
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        """One sample, of an even number of rows: its halves show the noise."""
+        sizes = [source.batch_size for source in oracle.sources]
+        return {"step": None if all(size % 2 == 0 for size in sizes) else (max(sizes) + 1) // 2 * 2}
+
+    def least_damping(self, oracle: Oracle, state: Any) -> Float[Array, ""]:
+        """√(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
+        gradient = state.noise[0]
+        memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
+        return jnp.sqrt(memory * gradient.change / self.wobble)
+
+    def multipliers(self, state: Any) -> Float[Array, " rows"]:
+        return state.multipliers
+
+    def conclusion(self, state: Any) -> Literal["converged", "infeasible"] | None:
+        return "infeasible" if state.stuck > 0.5 else None
+
+    def remark(self, state: Any) -> str | None:
+        return f"{int(state.refused):,} steps were refused" if state.refused else None
+
+
+class AdaptivePenalty(SelfTunedPenalty):
     """Exact penalty, quasi-Newton, nothing to tune: penalties, step lengths and averaging follow from what is measured.
 
     Args:
@@ -131,20 +164,7 @@ class AdaptivePenalty(Method):
         (True, 1.828)
     """
 
-    steering: Hyper = hyper(0.3, high=1.0)
-    wobble: Hyper = hyper(0.25)
-
-    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
-    reference: ClassVar[str] = "ours, after Cui et al. 2025 and Lu et al. 2024"
-    guarantee: ClassVar[str] = (
-        "descent on the exact penalty function where nothing is noisy; see docs/adaptive-penalty.md"
-    )
     cost: ClassVar[str] = "2 ∇f, 2 J (deterministic: 1 each), 1 c; finite data: a full pass every N/4b steps"
-
-    def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        """One sample, of an even number of rows: its halves show the noise."""
-        sizes = [source.batch_size for source in oracle.sources]
-        return {"step": None if all(size % 2 == 0 for size in sizes) else (max(sizes) + 1) // 2 * 2}
 
     # ------------------------------------------------------------------ the start
 
@@ -186,7 +206,7 @@ class AdaptivePenalty(Method):
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         state, here, info = _correct(oracle, state, draw)
-        state = state._replace(damping=jnp.maximum(state.damping, self._least_damping(oracle, state)))
+        state = state._replace(damping=jnp.maximum(state.damping, self.least_damping(oracle, state)))
         trial = self._trial(oracle, state, draw.samples["step"])
         return _taken(oracle, state, trial, here, _halves(oracle, trial.x, draw.samples["step"]), draw.k), info
 
@@ -205,12 +225,6 @@ class AdaptivePenalty(Method):
             new = new + _bend_back(oracle, face, oracle.c(new, sample), penalty, y, square)
         new = new if oracle.whole_space else oracle.project(new)
         return Trial(new, penalty, y, foreseen, steering.hopeless)
-
-    def _least_damping(self, oracle: Oracle, state: State) -> Float[Array, ""]:
-        """√(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
-        gradient = state.noise[0]
-        memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
-        return jnp.sqrt(memory * gradient.change / self.wobble)
 
     # ------------------------------------------------------------------ the subproblem
 
@@ -250,17 +264,6 @@ class AdaptivePenalty(Method):
             size=jnp.sqrt(jnp.diag(whole.plain)[1:]),
             largest_size=state.row_size,
         )
-
-    # ------------------------------------------------------------------ the answer
-
-    def multipliers(self, state: State) -> Float[Array, " rows"]:
-        return state.multipliers
-
-    def conclusion(self, state: State) -> Literal["converged", "infeasible"] | None:
-        return "infeasible" if state.stuck > 0.5 else None
-
-    def remark(self, state: State) -> str | None:
-        return f"{int(state.refused):,} steps were refused" if state.refused else None
 
 
 # ---------------------------------------------------------------------- samples and their noise

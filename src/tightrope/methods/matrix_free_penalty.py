@@ -32,11 +32,11 @@ J(x, ζ)ᵀ(y − ȳ) adds to the error of u, that of h(x⁺, ζ) − h(x, ζ) t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ..matrix_free import (
     Linear,
@@ -50,8 +50,8 @@ from ..noise import Noise, smooth
 from ..oracle import Oracle, Sample
 from ..penalties import Solved, Steering, decrease_rounding, judge, outside, steer
 from ..subproblems import or_one
-from .adaptive_penalty import FACES, PAIRS, full_pass_period, halves_of
-from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from .adaptive_penalty import FACES, PAIRS, SelfTunedPenalty, Trial, full_pass_period, halves_of
+from .base import Draw, Info
 
 
 class State(NamedTuple):
@@ -93,17 +93,7 @@ class Face(NamedTuple):
     fixed: Float[Array, " n"]
 
 
-class Trial(NamedTuple):
-    """Where a step leads, with its penalties and multipliers and the decrease that is foreseen."""
-
-    x: Float[Array, " n"]
-    penalty: Float[Array, " rows"]
-    multipliers: Float[Array, " rows"]
-    foreseen: Float[Array, ""]
-    hopeless: Bool[Array, ""]
-
-
-class MatrixFreePenalty(Method):
+class MatrixFreePenalty(SelfTunedPenalty):
     """`AdaptivePenalty` for very many constraint values: products with the Jacobian alone, in memory of n + m numbers.
 
     Args:
@@ -119,22 +109,9 @@ class MatrixFreePenalty(Method):
         True
     """
 
-    steering: Hyper = hyper(0.3, high=1.0)
-    wobble: Hyper = hyper(0.25)
-
-    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
-    reference: ClassVar[str] = "ours, after Cui et al. 2025 and Lu et al. 2024"
-    guarantee: ClassVar[str] = (
-        "descent on the exact penalty function where nothing is noisy; see docs/adaptive-penalty.md"
-    )
     cost: ClassVar[str] = (
         "2 ∇f, 2 linearisations of c and some tens of products; finite data: passes as AdaptivePenalty"
     )
-
-    def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        """One sample, of an even number of rows: its halves show the noise."""
-        sizes = [source.batch_size for source in oracle.sources]
-        return {"step": None if all(size % 2 == 0 for size in sizes) else (max(sizes) + 1) // 2 * 2}
 
     # ------------------------------------------------------------------ the start
 
@@ -184,10 +161,7 @@ class MatrixFreePenalty(Method):
         sample = draw.samples["step"]
         here = _look(oracle, state.x, sample)
         state, info = _correct(oracle, state, here, draw)
-        gradient = state.noise[0]
-        memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
-        least = jnp.sqrt(memory * gradient.change / self.wobble)
-        state = state._replace(damping=jnp.maximum(state.damping, least))
+        state = state._replace(damping=jnp.maximum(state.damping, self.least_damping(oracle, state)))
         trial = self._trial(oracle, state, here, sample)
         return _taken(oracle, state, trial, here, _look(oracle, trial.x, sample), draw.k), info
 
@@ -247,17 +221,6 @@ class MatrixFreePenalty(Method):
             size=size,
             largest_size=size,
         )
-
-    # ------------------------------------------------------------------ the answer
-
-    def multipliers(self, state: State) -> Float[Array, " rows"]:
-        return state.multipliers
-
-    def conclusion(self, state: State) -> Literal["converged", "infeasible"] | None:
-        return "infeasible" if state.stuck > 0.5 else None
-
-    def remark(self, state: State) -> str | None:
-        return f"{int(state.refused):,} steps were refused" if state.refused else None
 
 
 def _look(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Look:
