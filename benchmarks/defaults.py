@@ -31,6 +31,9 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +75,7 @@ class Task(NamedTuple):
     problem: str
     method: str
     seeds: tuple[int, ...]
-    level: float = 0.0
+    levels: tuple[float, ...] = ()
     steps: tuple[int, ...] = (STEPS,)
     epochs: int = EPOCHS
 
@@ -102,9 +105,9 @@ def equations_alone(name: str) -> bool:
 
 
 class Judge:
-    """A program without noise, and what is asked of an answer to it."""
+    """A program without noise, and what is asked of an answer to it at a level of noise."""
 
-    def __init__(self, name: str, level: float, standard_error: float):
+    def __init__(self, name: str):
         problem, x0, solution = tr.zoo.hs.every()[name]()
         parameters = Parameters(x0)
         oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
@@ -119,47 +122,67 @@ class Judge:
 
         self.measure, self.best = jax.jit(measure), solution.objective
         _, violation, _, _, gradient = self.measure(x0).tolist()
-        self.violation = 1e-4 * max(1.0, violation) + 3.0 * standard_error
-        self.residual = max(1e-2, 3.0 * math.sqrt(level)) * max(1.0, gradient)
+        self.violation, self.gradient = max(1.0, violation), max(1.0, gradient)
 
-    def __call__(self, x: Any) -> dict[str, bool]:
+    def __call__(self, x: Any, level: float, standard_error: float) -> dict[str, bool]:
         objective, violation, products, residual, _ = self.measure(x).tolist()
-        feasible = violation <= self.violation
-        solved = feasible and residual <= self.residual
+        tolerance = max(1e-2, 3.0 * math.sqrt(level)) * self.gradient
+        feasible = violation <= 1e-4 * self.violation + 3.0 * standard_error
+        solved = feasible and residual <= tolerance
         return {
             "solved": solved,
-            "complementary": solved and products <= self.residual,
+            "complementary": solved and products <= tolerance,
             "optimal": feasible and objective - self.best <= 0.01 * max(1.0, abs(self.best)),
         }
 
 
 def noisy_tasks(section: str, options: argparse.Namespace) -> Iterator[Task]:
     others = {"gradients": ["StochasticSQP"], "constraints": ["GradientDescentAscent"]}[section]
-    for level in options.levels:
-        for method in [DEFAULT, *others]:
-            steps = (STEPS, 2 * STEPS) if method == "StochasticSQP" else (STEPS,)
-            for name in programs(options.quick):
-                if method != "StochasticSQP" or equations_alone(name):
-                    yield Task(section, name, method, tuple(range(options.seeds)), level, steps)
+    for method in [DEFAULT, *others]:
+        steps = (STEPS, 2 * STEPS) if method == "StochasticSQP" else (STEPS,)
+        for name in programs(options.quick):
+            if method != "StochasticSQP" or equations_alone(name):
+                yield Task(section, name, method, tuple(range(options.seeds)), tuple(options.levels), steps)
+
+
+class Scaled(tr.Sampler):
+    """A sampler's rows times a factor that compiled programs take as an argument: all levels share them."""
+
+    def __init__(self, sampler: tr.Sampler):
+        super().__init__(sampler.fn, sampler.batch_size)
+        self.arrays = jnp.ones(())
+
+    def batch(self, arrays: Any, sample: Any) -> Any:
+        return jax.tree.map(lambda rows: arrays * rows, sample)
+
+
+def with_noise(name: str, both: bool) -> tuple[tr.Problem, Any]:
+    """A program with noise of variance 1 in the gradient, or everywhere, from `Scaled` samplers."""
+    problem, x0, _ = tr.zoo.hs.every()[name](noise=1.0, constraint_noise=1.0 if both else 0.0)
+    scaled = {id(source): Scaled(source) for source in problem.sources if isinstance(source, tr.Sampler)}
+    constraints = [replace(c, data=scaled.get(id(c.data))) for c in problem.constraints]
+    return tr.Problem(problem.objective, constraints, domain=problem.domain, data=scaled[id(problem.data)]), x0
 
 
 def run_noisy(task: Task) -> Row:
-    """How many of the seeds' answers are what is asked for, after each number of steps."""
+    """How many of the seeds' answers are what is asked for, at each level after each number of steps."""
     both = task.section == "constraints"
-    judge = Judge(task.problem, task.level, math.sqrt(task.level / STEPS) if both else 0.0)
-    problem, x0, _ = tr.zoo.hs.every()[task.problem](noise=task.level, constraint_noise=task.level if both else 0.0)
-    method = method_of(task)
+    problem, x0 = with_noise(task.problem, both)
+    method, judged = method_of(task), Judge(task.problem)
 
-    def run(steps: int) -> Row:
+    def run(level: float, steps: int) -> Row:
+        judge = partial(judged, level=level, standard_error=math.sqrt(level / STEPS) if both else 0.0)
+        for source in problem.sources:
+            source.arrays = jnp.sqrt(level)  # pyright: ignore[reportAttributeAccessIssue]
         if both:
             steps = equal_steps(problem, x0, method, task.seeds, steps * len(problem.sources), pilot=100)
         record = tr.Record(-(-steps // 100), metrics={"solved": lambda x, batch: judge(x)["solved"]})
         found = tr.sweep(problem, x0, method, steps=steps, seeds=task.seeds, record=record).results
-        judged = [judge(result.x) | {"last": bool(result.history["solved"][-1])} for result in found]
-        counts = {name: sum(answer[name] for answer in judged) for name in SHARES}
+        answers = [judge(result.x) | {"last": bool(result.history["solved"][-1])} for result in found]
+        counts = {name: sum(answer[name] for answer in answers) for name in SHARES}
         return counts | {"statuses": [result.status for result in found], "samples": found[0].samples}
 
-    return {"runs": [run(steps) for steps in task.steps]}
+    return {"runs": [[run(level, steps) for steps in task.steps] for level in task.levels]}
 
 
 def report_noisy(found: dict[Task, Row]) -> list[Row]:
@@ -167,16 +190,16 @@ def report_noisy(found: dict[Task, Row]) -> list[Row]:
     section = next(iter(found)).section
     print(f"\n{section}, share of (program, seed)".ljust(78), *(name.rjust(13) for name in SHARES))
     rows = []
-    for level, method, several in dict.fromkeys((task.level, task.method, task.steps) for task in found):
-        mine = {task: row for task, row in found.items() if (task.level, task.method) == (level, method)}
-        for place, steps in enumerate(several):
-            runs = {task.problem: row["runs"][place] if "runs" in row else row for task, row in mine.items()}
-            seeds = len(next(iter(mine)).seeds)
+    for method in dict.fromkeys(task.method for task in found):
+        mine = {task: row for task, row in found.items() if task.method == method}
+        *_, seeds, levels, several, _ = next(iter(mine))
+        for (i, level), (j, steps) in product(enumerate(levels), enumerate(several)):
+            runs = {task.problem: row["runs"][i][j] if "runs" in row else row for task, row in mine.items()}
             label = f"variance {level:.0e}, {method}" + (f", {steps} steps" if len(several) > 1 else "")
-            rows.append(noisy_row(section, label, runs, seeds))
+            rows.append(noisy_row(section, label, runs, len(seeds)))
             if section == "gradients" and method == DEFAULT:
                 alone = {name: run for name, run in runs.items() if equations_alone(name)}
-                rows += [noisy_row(section, f"{label}, equations alone", alone, seeds)] if alone else []
+                rows += [noisy_row(section, f"{label}, equations alone", alone, len(seeds))] if alone else []
     return rows
 
 
@@ -375,15 +398,12 @@ def run_section(name: str, options: argparse.Namespace) -> list[Row]:
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, spawn, take_core, (cores,)) as pool:
         waiting = {pool.submit(work, task): task for task in tasks}
-        try:
-            for done in as_completed(waiting, timeout=60 * options.minutes):
-                task = waiting[done]
-                found[task], seconds = done.result()
-                said = found[task].get("error", "")
-                print(f"[{len(found)}/{len(tasks)}] {task.problem}, {task.method}: {seconds:.0f} s {said}", flush=True)
-        except TimeoutError:
-            pool.shutdown(wait=False, cancel_futures=True)
-    rows = section.report({task: found.get(task, {"error": "out of time"}) for task in tasks})
+        for done in as_completed(waiting):
+            task = waiting[done]
+            found[task], seconds = done.result()
+            said = found[task].get("error", "")
+            print(f"[{len(found)}/{len(tasks)}] {task.problem}, {task.method}: {seconds:.0f} s {said}", flush=True)
+    rows = section.report({task: found[task] for task in tasks})
     print(f"  {name}: {(time.perf_counter() - began) / 60:.1f} minutes, {options.jobs} processes", flush=True)
     return rows
 
@@ -407,9 +427,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the learning problems")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument(
-        "--minutes", type=float, default=1e6, help="for a section; what is not done then counts as failed"
-    )
     parser.add_argument("--quick", action="store_true", help="a few problems, to see that it runs")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
