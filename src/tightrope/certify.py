@@ -203,11 +203,13 @@ def certify_point(
     seed: int,
     samples: int = SAMPLES,
     strict: bool = False,
+    exact: Evaluation | None = None,
 ) -> Certificate:
     """`certify` for a flat point of an oracle in native form.
 
-    Values that leave their `sample_range` are an error if `strict`; else, at the end of a run whose answer must not be lost,
-    they are a warning, and intervals of constraints are asymptotic.
+    `exact` is the point's evaluation on all data, where that is known and all data can be passed over. Values that leave their
+    `sample_range` are an error if `strict`; else, at the end of a run whose answer must not be lost, they are a warning, and
+    intervals of constraints are asymptotic.
     """
     fresh = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))  # a stream that no step of a run uses
     plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_ROWS), LEAST_BATCHES))
@@ -216,7 +218,7 @@ def certify_point(
         near = near_stationarity(problem, oracle, x, jax.random.fold_in(fresh, np.uint32(NEAR)))
     risk = (1.0 - confidence) / max(plan.numbers(oracle) + (near is not None and near.sampled), 1)
     if all(plan.exact):
-        found = _found_exactly(problem, oracle, x)
+        found = _found_exactly(problem, exact or evaluate_exactly(problem, oracle, np.asarray(x)[None])[0])
     else:
         found = _found_by_sampling(problem, oracle, x, plan, fresh, risk, strict)
     violation = {
@@ -293,11 +295,14 @@ def _exactly(value: Any) -> Estimate:
     return _estimate("exact", value, value, value)
 
 
-def _found_exactly(problem: Problem, oracle: Oracle, x: Float[Array, " n"]) -> Found:
-    """All numbers from all data; by the program that evaluates records, so that nothing new is compiled."""
-    points, program = np.stack([x, x]), programs_for(problem, oracle).evaluate
-    found = jax.device_get(program(oracle.leaves(), points, oracle.everything(), np.int32(CERTIFICATE_PRODUCTS)))
-    e = Evaluation(*(column[0] for column in found))
+def evaluate_exactly(problem: Problem, oracle: Oracle, points: Float[np.ndarray, "points n"]) -> list[Evaluation]:
+    """Each point on all data; by the program that evaluates records, so that nothing new is compiled."""
+    program = programs_for(problem, oracle).evaluate
+    return program(oracle.leaves(), points, oracle.everything(), CERTIFICATE_PRODUCTS)
+
+
+def _found_exactly(problem: Problem, e: Evaluation) -> Found:
+    """All numbers from all data."""
     return Found(
         _exactly(e.objective),
         (e.violations,) * 3,

@@ -39,6 +39,11 @@ class Evaluation(NamedTuple):
     gradient_norm: Any
 
 
+def rows_for_records(source: Source) -> int:
+    """How many rows of a source records are evaluated on."""
+    return min(source.size, EVALUATION_ROWS) if isinstance(source, Dataset) else EVALUATION_ROWS
+
+
 def evaluation_data(oracle: Oracle) -> tuple[Oracle, Sample]:
     """The oracle with the rows that records are evaluated on for its data, and all of them as a sample.
 
@@ -53,8 +58,8 @@ def evaluation_data(oracle: Oracle) -> tuple[Oracle, Sample]:
 
     def sample(source: Source) -> PyTree[Array]:
         if isinstance(source, Dataset):
-            return Span(0, min(source.size, EVALUATION_ROWS))
-        return source.draw(jax.random.key(rng.integers(2**31)), EVALUATION_ROWS)
+            return Span(0, rows_for_records(source))
+        return source.draw(jax.random.key(rng.integers(2**31)), rows_for_records(source))
 
     samples = tuple(sample(source) for source in oracle.sources)
     return replace(oracle, data=tuple(map(rows, oracle.sources, oracle.data))), samples

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .evaluation import Evaluation, evaluate
@@ -49,6 +50,10 @@ def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
     )
 
 
+TOGETHER, JACOBIAN_NUMBERS = 4, 2**18
+"""Points evaluated at once, in one pass over the data; one at a time where a Jacobian has more numbers than this."""
+
+
 class Programs:
     """The programs that evaluate points of the original problem."""
 
@@ -59,10 +64,24 @@ class Programs:
             leaves: list[Array], points: Float[Array, "points n"], sample: Sample, products: Int[Array, ""]
         ) -> Evaluation:
             oracle = jax.tree.unflatten(structure, leaves)
-            return jax.lax.map(lambda x: evaluate(oracle, x, sample, products), points)
+            return jax.vmap(lambda x: evaluate(oracle, x, sample, products))(points)
 
+        numbers = (1 + original.rows.raw_size) * original.parameters.size
+        self._together = TOGETHER if numbers <= JACOBIAN_NUMBERS else 1
+        self._evaluate = jax.jit(evaluate_points)
         self.probe = jax.jit(lambda leaves, x: probe(jax.tree.unflatten(structure, leaves), x))
-        self.evaluate = jax.jit(evaluate_points)
+
+    def evaluate(
+        self, leaves: list[Array], points: Float[np.ndarray, "points n"], sample: Sample, products: int
+    ) -> list[Evaluation]:
+        """The evaluation of each point; the last group is filled up, so that all are evaluated by one program."""
+        found, count = [], self._together
+        for first in range(0, len(points), count):
+            group = points[first : first + count]
+            filled = np.concatenate([group, np.repeat(group[-1:], count - len(group), axis=0)])
+            columns = jax.device_get(self._evaluate(leaves, filled, sample, np.int32(products)))
+            found += [Evaluation(*(column[i] for column in columns)) for i in range(len(group))]
+        return found
 
 
 class RunPrograms:

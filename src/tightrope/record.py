@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .data import Dataset, positive_int
+from .data import Dataset, Source, positive_int
+from .evaluation import rows_for_records
 from .validate import number
 
 
@@ -66,8 +67,14 @@ class Stop:
             number("Stop", "seconds", self.seconds, low=0.0)
 
 
-def as_record(record: int | Record | None, steps: int) -> Record:
-    """`record` as a Record; None: about 100 of them."""
-    if record is None:
-        return Record(max(1, -(-steps // 100)))
-    return record if isinstance(record, Record) else Record(record)
+FEW, MANY = 20, 100
+
+
+def as_record(record: int | Record | None, steps: int, sources: tuple[Source, ...]) -> Record:
+    """`record` as a Record; None: MANY of them, or as many as look at no more rows than the steps draw, but FEW at least."""
+    if record is not None:
+        return record if isinstance(record, Record) else Record(record)
+    drawn = steps * sum(source.batch_size for source in sources)
+    looked_at = 2 * sum(rows_for_records(source) for source in sources)
+    count = min(max(drawn // looked_at, FEW), MANY) if sources else MANY
+    return Record(max(1, -(-steps // count)))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .certify import by_constraint, certify_point, passed_in_full
+from .certify import by_constraint, certify_point, evaluate_exactly, passed_in_full
 from .data import Dataset
 from .evaluation import RECORD_PRODUCTS, Evaluation, choose, evaluation_data, largest, standing
 from .loop import Snapshots
 from .methods.base import Info, Method, as_arrays, constants
-from .oracle import Oracle, Sample
+from .oracle import Oracle
 from .parameters import Parameters
 from .problem import Problem
 from .programs import constant_counts, programs_for, run_programs_for
@@ -192,46 +194,35 @@ class Run:
         """The parameters of every lane, without slacks."""
         return np.asarray(vectors).reshape(len(self.seeds), -1)[:, : self.parameters.size]
 
-    def _evaluate(self, *candidates: Float[np.ndarray, "lanes n"]) -> list[list[Evaluation]]:
+    def _evaluate(self, points: Float[np.ndarray, "points n"]) -> list[Evaluation]:
+        return self._evaluation.evaluate(self._watched_leaves, points, self._sample, RECORD_PRODUCTS)
+
+    def _by_lane(
+        self, evaluate: Callable[[np.ndarray], list[Evaluation]], candidates: list[Float[np.ndarray, "lanes n"]]
+    ) -> list[list[Evaluation]]:
         """For every lane the evaluation of each candidate."""
-        points = np.stack(candidates, axis=1).reshape(-1, self.parameters.size)
-        split = self._evaluate_on(self._watched_leaves, self._sample, points)
-        return [split[i : i + len(candidates)] for i in range(0, len(split), len(candidates))]
+        found = evaluate(np.stack(candidates, axis=1).reshape(-1, self.parameters.size))
+        return [found[i : i + len(candidates)] for i in range(0, len(found), len(candidates))]
 
-    def _evaluate_on(
-        self, leaves: list[Array], sample: Sample, points: Float[np.ndarray, "points n"]
-    ) -> list[Evaluation]:
-        found = jax.device_get(self._evaluation.evaluate(leaves, points, sample, np.int32(RECORD_PRODUCTS)))
-        return [Evaluation(*(column[i] for column in found)) for i in range(len(points))]
-
-    def _judge(self, points: list[Float[np.ndarray, "lanes n"]]) -> list[list[Evaluation]]:
-        """For every lane the evaluation of the last four candidates.
-
-        On all data where they can be passed over: a sample cannot tell points apart that are nearly optimal. Two at a time, as
-        records and certificates are evaluated, so that nothing new is compiled.
-        """
-        if not all(passed_in_full(source) for source in self.original.sources):
-            return [a + b for a, b in zip(self._evaluate(*points[:2]), self._evaluate(*points[2:]), strict=True)]
-        everything = self.original.everything()
-        pairs = [np.stack(pair) for lane in zip(*points, strict=True) for pair in (lane[:2], lane[2:])]
-        found = [self._evaluate_on(self._original_leaves, everything, pair) for pair in pairs]
-        return [found[i] + found[i + 1] for i in range(0, len(found), 2)]
-
-    def make_record(self, moment: Moment) -> list[dict[str, Any]]:
-        """Evaluate the iterate and the average, remember the best, append a row to every history; the rows, with x."""
-        evaluated = self._evaluate(moment.x, moment.average)
+    def make_records(self, moments: list[Moment]) -> Iterator[list[dict[str, Any]]]:
+        """Evaluate all iterates and averages; moment by moment remember the best, append to every history, give rows and x."""
+        if not moments:
+            return
+        evaluated = self._by_lane(self._evaluate, [point for moment in moments for point in (moment.x, moment.average)])
         if not self._scales:
-            self._scales = [(largest(e.violations), float(e.gradient_norm), float(e.objective)) for e, _ in evaluated]
-        rows = []
-        for lane, (iterate, average) in enumerate(evaluated):
-            self._compare(lane, iterate, moment.x[lane])
-            self._compare(lane, average, moment.average[lane])
-            x = self.parameters.unravel(jnp.asarray(moment.x[lane]))
-            row = self._row(moment, lane, iterate) | self._metrics(x)
-            self.histories[lane].append(row)
-            rows.append(row | {"x": x})
-        self.unfinished = max(self.unfinished - 1, 0)
-        return rows
+            self._scales = [(largest(e.violations), float(e.gradient_norm), float(e.objective)) for e, *_ in evaluated]
+        for place, moment in enumerate(moments):
+            rows = [self._record(moment, lane, *found[2 * place :][:2]) for lane, found in enumerate(evaluated)]
+            self.unfinished = max(self.unfinished - 1, 0)
+            yield rows
+
+    def _record(self, moment: Moment, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
+        self._compare(lane, iterate, moment.x[lane])
+        self._compare(lane, average, moment.average[lane])
+        x = self.parameters.unravel(jnp.asarray(moment.x[lane]))
+        row = self._row(moment, lane, iterate) | self._metrics(x)
+        self.histories[lane].append(row)
+        return row | {"x": x}
 
     def _compare(self, lane: int, evaluation: Evaluation, point: Float[np.ndarray, " n"]) -> None:
         """Keep the point if it is better than the best so far, by the largest multipliers seen so far."""
@@ -316,10 +307,15 @@ class Run:
         """A Result for every lane: the best candidate, certified on all data or on fresh samples."""
         output, multipliers = jax.device_get(self._programs.output(self.method, self.carry.state))
         points = [self._points(output), self._best, self._points(self.carry.state.x), self._points(self.carry.average)]
-        judged = self._judge(points)
+        in_full = all(
+            map(passed_in_full, self.original.sources)
+        )  # samples cannot tell points apart that are nearly optimal
+        judged = self._by_lane(
+            partial(evaluate_exactly, self.problem, self.original) if in_full else self._evaluate, points
+        )
         own = [None] * len(self.seeds) if multipliers is None else multipliers if self.lanes else [multipliers]
         return [
-            self._answer(lane, status, notes, [p[lane] for p in points], judged[lane], own[lane])
+            self._answer(lane, status, notes, [p[lane] for p in points], judged[lane], in_full, own[lane])
             for lane in range(len(self.seeds))
         ]
 
@@ -330,9 +326,10 @@ class Run:
         notes: list[str],
         points: list[np.ndarray],
         evaluations: list[Evaluation],
+        in_full: bool,
         multipliers: np.ndarray | None,
     ) -> Result:
-        """The Result of one lane, from its four candidates and the method's own multipliers."""
+        """The Result of one lane, from its four candidates, evaluated on all data or not, and the method's multipliers."""
         violation, stationarity = self._tolerances(lane)
         weights = self._weights[lane]
         if multipliers is not None and self.original.large_jacobian:  # those of records come from few products
@@ -343,7 +340,8 @@ class Run:
             method, state, asked = jax.tree.map(lambda a: a[lane], (method, state, asked))
             status = status if np.asarray(self.carry.ok)[lane] else "diverged"
         x, output = jnp.asarray(points[chosen]), ("method", "best", "last", "average")[chosen]
-        certificate = certify_point(self.problem, self.original, x, violation, 0.95, self.seeds[lane])
+        exact = evaluations[chosen] if in_full else None
+        certificate = certify_point(self.problem, self.original, x, violation, 0.95, self.seeds[lane], exact=exact)
         ended, concluded = status, method.conclusion(state)
         if concluded == "infeasible" and certificate.verdict != "infeasible":
             concluded = None

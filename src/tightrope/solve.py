@@ -49,7 +49,8 @@ def solve(
             `message` says why.
         steps: how many steps to take.
         seed: of all randomness; the same seed gives the same run, whatever is recorded.
-        record: every how many steps to record; None: about 100 times; or a `Record`, for metrics of your own.
+        record: every how many steps to record; None: 20 to 100 times, fewer where a record costs more than the steps
+            between two of them; or a `Record`, for metrics of your own.
         stop: when to stop before `steps`; also the tolerances of `success`.
         progress: show a bar; None: where a person watches.
         callback: called after each record with a dict: the record's columns and `x`.
@@ -77,7 +78,7 @@ def solve(
     sizes = check_functions(problem, parameters)
     method, reason = resolve(problem, method, sizes, parameters.size)
     check_accepts(problem, method)
-    record = as_record(record, steps)
+    record = as_record(record, steps, problem.sources)
     if stop is not None and not isinstance(stop, Stop):
         raise TypeError(f"solve: stop must be a tightrope.Stop, got {type(stop).__name__}")
     run = Run(
@@ -150,10 +151,9 @@ def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Call
     with progress_bar(progress, run.steps, run.name) as show, Interrupts() as interrupts:
         try:
             if not run.recorded:
-                _tell(run, run.now(), callback, show)
+                _tell(run, [run.now()], callback, show)
             while (status := run.status(interrupts)) is None:
-                for moment in run.advance():
-                    _tell(run, moment, callback, show)
+                _tell(run, run.advance(), callback, show)
                 if keeper is not None and keeper.due():
                     keeper.save(run.k - 1, run.arrays(), run.notes())
         finally:  # also where the callback or a second Ctrl-C raises: nothing is lost
@@ -162,8 +162,10 @@ def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Call
     return status
 
 
-def _tell(run: Run, moment: Moment, callback: Callable[..., None] | None, show: Callable[[int, str], None]) -> None:
-    row = run.make_record(moment)[0]
-    show(moment.k - 1, f"objective {row['objective']:.4g}  violation {row['violation']:.2g}")
-    if callback is not None:
-        callback(row)
+def _tell(
+    run: Run, moments: list[Moment], callback: Callable[..., None] | None, show: Callable[[int, str], None]
+) -> None:
+    for row, *_ in run.make_records(moments):
+        show(row["step"], f"objective {row['objective']:.4g}  violation {row['violation']:.2g}")
+        if callback is not None:
+            callback(row)

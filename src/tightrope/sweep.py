@@ -153,7 +153,7 @@ def _lanes(
         stacked,
         steps=steps,
         seeds=seeds * len(settings),
-        record=as_record(record, steps),
+        record=as_record(record, steps, problem.sources),
         stop=stop,
         lanes=True,
     )
@@ -161,8 +161,10 @@ def _lanes(
 
 def _finish(run: Run) -> list[Result]:
     with Interrupts() as interrupts:
-        run.make_record(run.now())
-        while (status := run.status(interrupts)) is None:
-            for moment in run.advance():
-                run.make_record(moment)
-    return run.finish(status, [])
+        moments = [run.now()]
+        while True:
+            for _ in run.make_records(moments):
+                pass
+            if (status := run.status(interrupts)) is not None:
+                return run.finish(status, [])
+            moments = run.advance()
