@@ -5,7 +5,8 @@ Minimise E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 """
 
 from . import datasets, domains, methods, zoo
-from .certify import Certificate, Estimate, certify
+from .certificate import Certificate, Estimate
+from .certify import certify
 from .checkpoint import Checkpoint
 from .data import Dataset, Sampler
 from .problem import Constraint, Problem, affine, at_least, at_most, between, equals

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from .certify import Certificate, Estimate
+from .certificate import Certificate, Estimate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,6 +15,7 @@ import tightrope as tr
 from conftest import fair_problem, loss, parity, points
 from tightrope.evaluation import stationarity
 from tightrope.intervals import student_width
+from tightrope.measurement import _response
 from tightrope.near_stationarity import ENOUGH, simplex_quadratic
 from tightrope.parameters import Parameters
 from tightrope.reformulate import oracle_for
@@ -324,7 +325,7 @@ def test_first_order_changes_of_stationarity_and_products_are_those_of_the_multi
             jacobian[1:] *= -np.sign(jacobian[1:] @ gradient)[:, None]  # both inequalities are pushed against
             rows = np.array([0.0, -0.7, -0.2])
             multipliers, residual = stationarity(oracle, x, *map(jnp.asarray, (gradient, rows, jacobian)))
-            products, moved = certify_module._response(oracle, x, gradient, rows, jacobian, multipliers, residual)
+            products, moved = _response(oracle, x, gradient, rows, jacobian, multipliers, residual)
             free = oracle.equality | (multipliers > 0)
             assert np.allclose(products[free], (multipliers * np.abs(rows))[free], atol=1e-9)
             dg, dj, dc = (1e-5 * rng.normal(size=shape) for shape in ((5,), (3, 5), (3,)))

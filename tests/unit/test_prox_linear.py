@@ -11,7 +11,8 @@ from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from tightrope.domains import Box, L2Ball, Simplex
-from tightrope.subproblems import _ball_multiplier, prox_linear, prox_linear_on_set
+from tightrope.subproblems import prox_linear, prox_linear_on_set
+from tightrope.subproblems.prox_linear import _ball_multiplier
 
 SHAPES = [(1, 1), (1, 6), (3, 8), (4, 4), (6, 3)]
 DTYPES = ["float32", "float64"]

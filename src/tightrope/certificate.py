@@ -1,0 +1,100 @@
+"""What a certificate says: numbers with intervals, and a verdict."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["exact", "bound", "asymptotic"]
+
+Verdict = Literal["feasible", "infeasible", "undecided"]
+
+
+class Estimate(NamedTuple):
+    """A number and an interval for it.
+
+    Attributes:
+        value: the estimate.
+        low: lower end of the interval.
+        high: upper end.
+        kind: 'exact', 'bound' (holds for any sample size) or 'asymptotic' (central limit theorem).
+
+    Example:
+        >>> import tightrope as tr
+        >>> print(tr.Estimate(0.5, 0.4, 0.6, "asymptotic"))
+        0.5  [0.4, 0.6] asymptotic
+    """
+
+    value: float
+    low: float
+    high: float
+    kind: Kind
+
+    def __str__(self) -> str:
+        interval = "" if self.kind == "exact" else f"  [{self.low:.4g}, {self.high:.4g}] {self.kind}"
+        return f"{self.value:.4g}{interval}"
+
+
+class Certificate(NamedTuple):
+    """What is known about a point; the intervals hold jointly at the confidence asked for.
+
+    Attributes:
+        objective: E objective(x).
+        violation: for each constraint by name, how far it is outside its bounds.
+        stationarity: distance of ∇F + Jᵀλ to −N_X(x), with least-squares multipliers, λ ≥ 0 for inequalities.
+        complementarity: the largest |λ_i g_i| over the inequalities.
+        multipliers: the multipliers of `stationarity`, by name.
+        verdict: 'feasible', 'infeasible' or 'undecided' at `tolerance`.
+        tolerance: the violation that counts as none.
+        confidence: the probability with which all intervals hold.
+        samples: rows used.
+        more_samples: about how many more rows of each source that is sampled would decide; None where no more are needed.
+        near_stationarity: the distance of x to the solution of the proximal problem at x, for problems that are not smooth;
+            None for others, for sets that cannot project, for Jacobians too large to be formed, and where a number at x is
+            not finite.
+        proximal_weight: the weight ρ̂ of that problem's proximal term.
+    """
+
+    objective: Estimate
+    violation: dict[str, Estimate]
+    stationarity: Estimate
+    complementarity: Estimate
+    multipliers: dict[str, Any]
+    verdict: Verdict
+    tolerance: float
+    confidence: float
+    samples: int
+    more_samples: int | None = None
+    near_stationarity: Estimate | None = None
+    proximal_weight: float | None = None
+
+    @property
+    def stationary_within(self) -> float:
+        """What the distance from stationarity is at most: for problems with kinks, of a point near by (paper 4)."""
+        if self.near_stationarity is None or self.proximal_weight is None:
+            return self.stationarity.high
+        return self.near_stationarity.high * self.proximal_weight
+
+    @property
+    def largest_violation(self) -> Estimate:
+        """The violation of the constraint that is violated most; zero where there is none."""
+        return max(self.violation.values(), key=lambda e: e.value, default=Estimate(0.0, 0.0, 0.0, "exact"))
+
+    @property
+    def decision(self) -> str:
+        """The verdict for people, with what would decide it."""
+        more = "" if self.more_samples is None else f"; about {_rounded(self.more_samples)} more samples would decide"
+        return f"{self.verdict} at tolerance {self.tolerance:.3g}{more}"
+
+    def __str__(self) -> str:
+        rows = {"objective": str(self.objective)}
+        rows |= {f"violation of {name}": str(estimate) for name, estimate in self.violation.items()}
+        rows |= {"stationarity": str(self.stationarity), "complementarity": str(self.complementarity)}
+        if self.near_stationarity is not None:
+            rows["near-stationarity"] = f"{self.near_stationarity}  (proximal weight {self.proximal_weight:.3g})"
+        width = max(map(len, rows))
+        return "\n".join([self.decision, *(f"  {label.ljust(width)}  {value}" for label, value in rows.items())])
+
+
+def _rounded(rows: int) -> str:
+    """A number of rows to two digits: 3,200,000, or 3.2e+09."""
+    return f"{int(float(f'{rows:.2g}')):,}" if rows < 10**9 else f"{rows:.2g}"
