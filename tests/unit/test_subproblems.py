@@ -195,6 +195,18 @@ def test_a_stationary_point_has_its_multipliers_and_no_residual():
     np.testing.assert_allclose(left, 0.0, atol=1e-10)
 
 
+@pytest.mark.parametrize("domain", [None, Box(-10.0, 10.0)], ids=["everywhere", "in a box"])
+def test_in_float32_a_long_chain_of_equations_leaves_no_residual_that_is_not_there(domain):
+    """Rows x_i − x_{i−1} nearly depend on each other (least singular value 0.016): a ridge that shows would leave 1e-2 of the
+    gradient; rounding of multipliers with norm 15 leaves 15 eps / 0.016, or 1e-4.
+    """
+    jacobian = jnp.eye(100, dtype=jnp.float32) - jnp.eye(100, k=-1, dtype=jnp.float32)
+    gradient = -jnp.linspace(1.0, 2.0, 100, dtype=jnp.float32) @ jacobian
+    cone = None if domain is None else partial(domain.project_normal_cone, jnp.zeros(100))
+    _, residual = kkt_multipliers(gradient, jacobian, jnp.zeros(100), jnp.ones(100, bool), cone)
+    assert jnp.linalg.norm(residual) <= 1e-4 * jnp.linalg.norm(gradient)
+
+
 def test_no_constraints_leave_the_gradient():
     gradient = np.array([1.0, -2.0])
     got, left = compute(without_set, "float64", gradient, np.zeros((0, 2)), np.zeros(0), np.zeros(0, bool))

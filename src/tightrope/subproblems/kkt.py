@@ -13,6 +13,8 @@ from .quadratic import bounded_quadratic
 
 LENGTHS = np.append(0.0, np.logspace(-6, 0, 13))
 """Shares of a Newton step of which the best is taken."""
+REFINED = 3
+"""Rounds where one would do but for the ridge."""
 
 
 def kkt_multipliers(
@@ -30,35 +32,34 @@ def kkt_multipliers(
     threshold. Each row is divided by the norm of its gradient first, which makes the answer independent of the rows'
     scales.
 
-    Without a set that is one bounded quadratic problem. With one, ν is the projection of −(∇F + Jᵀλ) on the normal cone and
-    what is left in λ is convex and, for polyhedral cones, piecewise quadratic: Newton's method on its pieces, each step
-    cut to the best of a few lengths, so that no step goes up.
+    What the normal cone leaves of v = −(∇F + Jᵀλ) is v itself without a set; with one, convex in λ and, for polyhedral cones,
+    piecewise linear. So this is Newton's method, each step a bounded quadratic problem, cut on a set to the best of a few
+    lengths, so that no step goes up. The steps' matrix has a ridge, which the slope has not: what the ridge leaves along
+    directions in which rows nearly depend on each other, the next round takes away. A ridge in both would be seen in
+    float32 as a residual that is not there.
     """
     norms = jnp.linalg.norm(jacobian, axis=1)
     scale = jnp.where(norms > 0, 1.0 / jnp.where(norms > 0, norms, 1.0), 0.0)
     unit = jacobian * scale[:, None]
     slack = jnp.where(equality, 0.0, jnp.minimum(rows, 0.0) * scale)
-    damping = jnp.diag(slack**2 + rows.size * jnp.finfo(gradient.dtype).eps)
+    ridge = rows.size * jnp.finfo(gradient.dtype).eps
 
-    if project_normal_cone is None:
-        y = bounded_quadratic(unit @ unit.T + damping, unit @ gradient, equality)
-        return y * scale, gradient + unit.T @ y
-
-    def tangent_part(push: Array) -> Array:
-        return push - project_normal_cone(push)
+    def left(push: Array) -> Array:
+        return push if project_normal_cone is None else push - project_normal_cone(push)
 
     def value(y: Array) -> Array:
-        return jnp.sum(tangent_part(-(gradient + unit.T @ y)) ** 2) + y @ damping @ y
+        return jnp.sum(left(-(gradient + unit.T @ y)) ** 2) + jnp.sum((slack * y) ** 2)
 
     def newton(_: int, y: Array) -> Array:
-        push = -(gradient + unit.T @ y)
-        left, change = jax.linearize(tangent_part, push)
+        push, change = jax.linearize(left, -(gradient + unit.T @ y))
         curvature = jax.vmap(change)(unit) @ unit.T
-        hessian = 0.5 * (curvature + curvature.T) + damping
-        slope = -unit @ left + damping @ y
+        hessian = 0.5 * (curvature + curvature.T) + jnp.diag(slack**2 + ridge)
+        slope = slack**2 * y - unit @ push
         goal = bounded_quadratic(hessian, slope - hessian @ y, equality)
+        if project_normal_cone is None:
+            return goal
         steps = y + LENGTHS.astype(y.dtype)[:, None] * (goal - y)
         return steps[jnp.argmin(jax.vmap(value)(steps))]
 
-    y = jax.lax.fori_loop(0, rounds, newton, jnp.zeros_like(rows))
-    return y * scale, -tangent_part(-(gradient + unit.T @ y))
+    y = jax.lax.fori_loop(0, REFINED if project_normal_cone is None else rounds, newton, jnp.zeros_like(rows))
+    return y * scale, -left(-(gradient + unit.T @ y))
