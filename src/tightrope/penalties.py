@@ -4,6 +4,7 @@ Steering: with the step that only restores feasibility (no objective, penalties 
 possible, a penalty is raised where its row gives way, |y_i| = ρ_i, and the step takes away less than a share of the violation
 that a step of its length could. Violations of rows are added up in units of their gradients, not of their penalties: else it
 would count as progress to move them to where they are cheap. Where not even the restoring step helps nothing is raised.
+Penalties that turn out to be far too large fall again, slowly.
 
 Judgement: the decrease that is seen, over the decrease that was foreseen. Below REFUSED a step is refused.
 """
@@ -22,6 +23,8 @@ from .subproblems import or_one
 
 RAISE, RAISES = 4.0, 6
 """The factor by which a penalty is raised, and the most subproblems that a step solves to steer."""
+RELAX, AMPLE = 0.8, 10.0
+"""The factor by which a penalty falls, and how many times the largest multiplier none falls below."""
 REFUSED, POOR, GOOD = 0.1, 0.4, 0.75
 """Ratios of decrease below which a step is refused, below which the damping σ grows and above which it falls."""
 
@@ -126,6 +129,22 @@ def steer(
     if not value.size:
         return start
     return jax.lax.while_loop(lambda c: c.going & (c.rounds < RAISES), again, start)
+
+
+def relaxed(
+    penalty: Float[Array, " rows"],
+    multipliers: Float[Array, " rows"],
+    size: Float[Array, " rows"],
+    speed: Float[Array, ""],
+) -> Float[Array, " rows"]:
+    """The penalties after a step that was taken: where all rows held, those far above what held them fall a little.
+
+    A start far away may raise them by orders of magnitude, and with that much weight on curved constraints every step is tiny.
+    What counts as needed is the same for all rows, in units of their gradients, and at least a tenth of the objective's.
+    """
+    held = jnp.all(jnp.abs(multipliers) < penalty)
+    force = jnp.maximum(jnp.max(jnp.abs(multipliers) * size, initial=0.0), 0.1 * jnp.sqrt(speed))
+    return jnp.where(held, jnp.maximum(RELAX * penalty, jnp.minimum(penalty, AMPLE * force / or_one(size))), penalty)
 
 
 # ---- judgement ---------------------------------------------------------------------------------------------------------

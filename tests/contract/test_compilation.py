@@ -53,7 +53,7 @@ def test_every_program_of_a_run_is_compiled_once(x0, case):
     (loop,) = programs["run"]._advance.values()
     assert loop._cache_size() == 1
     assert programs["run"].output._cache_size() == 1
-    assert programs["original"].evaluate._cache_size() == 1
+    assert programs["original"]._evaluate._cache_size() == 1
     assert programs["original"].probe._cache_size() == 1
 
 

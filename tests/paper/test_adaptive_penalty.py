@@ -200,6 +200,20 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray) ->
     return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, 0.0, 0, [])
 
 
+def nearby(p: Problem, x: np.ndarray) -> float:
+    """The diagonal of the box, or as far as x is from the origin."""
+    return max(1.0, norm(x)) if p.box is None else np.sqrt(x.size) * (p.box[1] - p.box[0])
+
+
+def relax(rho: np.ndarray, y: np.ndarray, size: np.ndarray, v: np.ndarray, events: list) -> np.ndarray:
+    """Where every |y_i| < ρ_i: down to 0.8 ρ, no further than ten times what the hardest row needs, or a tenth of ‖v‖."""
+    if np.any(abs(y) >= rho):
+        return rho
+    need = 10 * max([0.1 * norm(v), *(abs(y) * size)]) / or_one(size)
+    events += ["fallen" if ample else "kept" for ample in need < rho]
+    return np.where(need < rho, np.maximum(0.8 * rho, need), rho)
+
+
 def steer(p: Problem, now: Now, solve: Callable, curvature: float, share: float, events: list) -> tuple:
     """The penalties, the multipliers, and whether the violation cannot be made smaller.
 
@@ -213,7 +227,7 @@ def steer(p: Problem, now: Now, solve: Callable, curvature: float, share: float,
         size = or_one(np.array([norm(row) for row in now.J]))
         _, end, most, length = solve(0.0, EPS**-0.5 * curvature * np.max(before / size) / size)
         change, used = end - h, 1
-        reach = min(1.0, max(1.0, norm(x)) / or_one(length))
+        reach = min(1.0, nearby(p, x) / or_one(length))
         left = np.sum(outside(p, h + reach * change) / or_one(now.row_size))
         hopeless = bool(left > 0.99 * np.sum(before / or_one(now.row_size)))
         events.append("restored")
@@ -377,6 +391,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
 
     # carry over
     if accept:
+        rho = relax(rho, y, np.array([norm(row) for row in J]), v, events)
         x, v, h, J = new, v + change, h_there, J_there
     row_size = np.maximum(now.row_size, [norm(row) for row in new_J]) if accept else now.row_size
     far_off = np.sum(outside(p, now.h) ** 2) > 9 * now.noise[1].e
@@ -559,10 +574,12 @@ RUNS = {
         {"x": [1, 1, 1, 0.001]},
         {"x": [0.001, 0.002, -0.001, 0.001], "share": 0.9},
         {"x": [1.73, 0.35, -0.94, 0.91], "share": 0.99},
+        {"x": [0.15, -1.42, 0.76, 0.11]},
     ],
     "noisy objective": [
         {"x": [-1.63, -0.15, -0.87, -0.51], "seed": 3},
         {"x": [0.001, 0.002, -0.001, 0.001], "share": 0.9, "w": 2.0},
+        {"x": [-0.93, 0.91, -0.93, -1.26], "share": 0.9},
     ],
     "endless data": [
         {"x": [-0.49, -0.89, -0.44, 0.03], "seed": 2},
@@ -584,7 +601,7 @@ RUNS = {
 JUDGED = {"good", "fair", "poor", "refused"}
 SEEN = {
     "equalities": JUDGED | {"refused, far", "refused, near", "raised", "hopeless", "bent back", "too far to bend back",
-                            "nothing to bend back", "least damping", "out of reach", "as far", "not as far"},
+                            "nothing to bend back", "least damping", "fallen", "kept", "out of reach", "as far", "not as far"},
     "noisy objective": JUDGED | {"corrected", "noise limits", "curvature limits", "raised", "bent back",
                                  "too far to bend back"},
     "endless data": {"corrected", "noise limits", "raised", "poor", "curved down"},

@@ -28,10 +28,12 @@ from test_adaptive_penalty import (
     forget,
     inverse_metric,
     learn_pair,
+    nearby,
     norm,
     or_one,
     outside,
     problem,
+    relax,
 )
 
 import tightrope as tr
@@ -144,7 +146,7 @@ def steer(p: Problem, now: Now, v: np.ndarray, solve: Callable, curvature: float
     if np.any(before > noise):
         _, end, most, length = solve(0.0, EPS**-0.5 * curvature * np.max(before * unit) * unit)
         change, used = end - h, 1
-        reach = min(1.0, max(1.0, norm(now.x)) / or_one(length))
+        reach = min(1.0, nearby(p, now.x) / or_one(length))
         hopeless = bool(unit @ outside(p, h + reach * change) > 0.99 * unit @ before)
         events.append("out of reach" if reach < 1 else "within reach")
     while True:
@@ -248,6 +250,7 @@ def step(
     # carry over
     u = u + (y - now.y) @ J
     if accept:
+        rho = relax(rho, y, size, v, events)
         x, u, h = new, u + bend, h_there
     lost = hopeless and square(outside(p, now.h)) > 9 * of_h.e
     return Now(
@@ -314,6 +317,7 @@ RUNS = {
     "box": [
         {"x": [0.55, 0.78, 0.66, 0.75], "seed": 2},
         {"x": [0.04, 0.44, 0.53, -0.06], "seed": 5, "share": 0.9},
+        {"x": [-0.22, -0.59, 0.3, 0.41], "share": 0.9},
     ],
 }
 COSTS = {

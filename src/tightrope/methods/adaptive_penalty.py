@@ -9,6 +9,7 @@ same solutions. One loop, with estimates v, ĥ, Ĵ of ∇F, h and the Jacobian a
     bend back   x⁺ = x + d − M⁻¹Ĵᵀq, with q such that the rows that d holds at an end of their range stay there; only
                 where constraints are deterministic
     judge       r = (decrease seen) / (decrease foreseen), on ξ at both points; x⁺ is refused where r ≤ 0.1
+    relax       ρ_i ← 0.8ρ_i after a step in which all rows held, where ρ_i is more than 10 times what the hardest row needs
     learn       σ, larger where r is small and smaller where it is large; M from the change of the Lagrangian's gradient
     carry over  v ← v + ∇f(x⁺, ξ) − ∇f(x, ξ), Ĵ likewise, ĥ ← ĥ + h(x⁺, ζ) − h(x, ζ) + (Ĵ − J(x, ζ))d
 
@@ -43,7 +44,7 @@ from ..data import Dataset
 from ..metric import Metric, Pairs, metric, no_pairs, with_pair
 from ..noise import Noise, smooth, spread
 from ..oracle import Oracle, Sample
-from ..penalties import Solved, Steering, decrease_rounding, judge, outside, steer
+from ..penalties import Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
 from ..subproblems import held_multipliers, or_one, range_multipliers, range_multipliers_on_set
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 
@@ -138,6 +139,11 @@ class SelfTunedPenalty(Method):
         gradient = state.noise[0]
         memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
         return jnp.sqrt(memory * gradient.change / self.wobble)
+
+    def reach(self, oracle: Oracle, x: Float[Array, " n"]) -> Float[Array, ""]:
+        """How far is not too far to restore feasibility: anywhere in X where that is bounded, else max(1, ‖x‖)."""
+        diameter = oracle.diameter()
+        return jnp.where(jnp.isfinite(diameter), diameter, jnp.maximum(1.0, jnp.linalg.norm(x)))
 
     def multipliers(self, state: Any) -> Float[Array, " rows"]:
         return state.multipliers
@@ -260,7 +266,7 @@ class AdaptivePenalty(SelfTunedPenalty):
             share=self.steering,
             speed=whole.plain[0, 0],
             curvature=curvature,
-            reach=jnp.maximum(1.0, jnp.linalg.norm(x)),
+            reach=self.reach(oracle, x),
             size=jnp.sqrt(jnp.diag(whole.plain)[1:]),
             largest_size=state.row_size,
         )
@@ -402,7 +408,8 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Estimates, there: E
     seen = seen - jnp.maximum(0.5 * products[1, 2], 0.0)
     row_square = jnp.sum(new_J**2, axis=1)
     finite = jnp.isfinite(seen + products[2, 2] + jnp.sum(row_square))
-    rounding = decrease_rounding(x, h, jnp.linalg.norm(J, axis=1), trial.penalty, speed, square)
+    size = jnp.linalg.norm(J, axis=1)
+    rounding = decrease_rounding(x, h, size, trial.penalty, speed, square)
     accept, damping = judge(seen, trial.foreseen, rounding, square, state.damping, state.pairs.curvature, finite)
     pairs = with_pair(state.pairs, move, 0.5 * (bent[0] + bent[1]), accept)
     x, estimates = jax.tree.map(
@@ -424,7 +431,7 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Estimates, there: E
         ),
         pairs=pairs,
         damping=jnp.maximum(damping, 1e-6 * pairs.curvature),
-        penalty=trial.penalty,
+        penalty=jnp.where(accept, relaxed(trial.penalty, trial.multipliers, size, speed), trial.penalty),
         multipliers=trial.multipliers,
         row_size=jnp.where(accept, row_size, state.row_size),
         stuck=smooth(state.stuck, (trial.hopeless & beyond_noise).astype(x.dtype), k),

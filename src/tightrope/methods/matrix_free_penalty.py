@@ -48,7 +48,7 @@ from ..matrix_free import (
 from ..metric import Pairs, metric, no_pairs, with_pair
 from ..noise import Noise, smooth
 from ..oracle import Oracle, Sample
-from ..penalties import Solved, Steering, decrease_rounding, judge, outside, steer
+from ..penalties import Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
 from ..subproblems import or_one
 from .adaptive_penalty import FACES, PAIRS, SelfTunedPenalty, Trial, full_pass_period, halves_of
 from .base import Draw, Info
@@ -217,7 +217,7 @@ class MatrixFreePenalty(SelfTunedPenalty):
             share=self.steering,
             speed=v @ v,
             curvature=curvature,
-            reach=jnp.maximum(1.0, jnp.linalg.norm(x)),
+            reach=self.reach(oracle, x),
             size=size,
             largest_size=size,
         )
@@ -367,7 +367,7 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Look, there: Look, 
         ),
         pairs=pairs,
         damping=jnp.maximum(damping, 1e-6 * pairs.curvature),
-        penalty=trial.penalty,
+        penalty=jnp.where(accept, relaxed(trial.penalty, y, size, speed), trial.penalty),
         multipliers=y,
         row_square=state.row_square,
         stuck=smooth(state.stuck, (trial.hopeless & beyond_noise).astype(x.dtype), k),
