@@ -37,7 +37,7 @@ reproduce: $(EXPERIMENTS)
 
 # Everything at full size: benchmarks, the papers' experiments, every method on every problem of the zoo that it takes.
 full: test bench reproduce
-	FULL=1 $(BIN)/python -m pytest -n 2 tests/convergence
+	FULL=1 $(BIN)/python -m pytest -n 2 tests/convergence tests/contract
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tightrope needs Python 3.11 or newer, this is %s" % sys.version.split()[0])'
