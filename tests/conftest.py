@@ -17,6 +17,10 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=0" + " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10."),
 )
 
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # LAPACK's threads and those of the other worker get in each other's way
+
 import jax
 import jax.numpy as jnp
 import numpy as np

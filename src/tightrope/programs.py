@@ -50,8 +50,9 @@ def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
     )
 
 
-TOGETHER, JACOBIAN_NUMBERS = 4, 2**18
-"""Points evaluated at once, in one pass over the data; one at a time where a Jacobian has more numbers than this."""
+TOGETHER, FEW_ROWS, JACOBIAN_NUMBERS = 4, 64, 2**18
+"""Points evaluated at once, in one pass over the data; one at a time where there are more constraint values (LAPACK's own
+threads get in the way of several factorisations at once) or a Jacobian has more numbers."""
 
 
 class Programs:
@@ -66,8 +67,8 @@ class Programs:
             oracle = jax.tree.unflatten(structure, leaves)
             return jax.vmap(lambda x: evaluate(oracle, x, sample, products))(points)
 
-        numbers = (1 + original.rows.raw_size) * original.parameters.size
-        self._together = TOGETHER if numbers <= JACOBIAN_NUMBERS else 1
+        rows, columns = original.rows.raw_size, original.parameters.size
+        self._together = TOGETHER if rows <= FEW_ROWS and (1 + rows) * columns <= JACOBIAN_NUMBERS else 1
         self._evaluate = jax.jit(evaluate_points)
         self.probe = jax.jit(lambda leaves, x: probe(jax.tree.unflatten(structure, leaves), x))
 
