@@ -17,9 +17,8 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=0" + " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10."),
 )
 
-os.environ.setdefault(
-    "OPENBLAS_NUM_THREADS", "1"
-)  # LAPACK's threads and those of the other worker get in each other's way
+# LAPACK's threads and those of the other worker get in each other's way.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .subproblems import LENGTHS, length_of_climb, or_one
+from .subproblems import LENGTHS, length_of_climb, or_one, within
 
 PROBES = 16
 """Products from which the lengths of the rows are guessed: to about a third."""
@@ -142,7 +142,7 @@ def range_multipliers_by_products(
         return (c.products > 0) & (c.off <= jnp.maximum(enough * c.first, 10 * eps * total(value)))
 
     zero, far = jnp.zeros_like(value), jnp.finfo(value.dtype).max ** 0.5
-    begin = jnp.clip(start, jnp.where(jnp.isinf(low), 0.0, -penalty), jnp.where(jnp.isinf(high), 0.0, penalty))
+    begin = within(start, low, high, penalty)
     up = slope(zero, value)[0]
     given, off = jnp.any(begin != 0), total(up)
     direction = jnp.where(given, begin, scale**2 * up)
@@ -197,7 +197,7 @@ def range_multipliers_on_set_by_products(
         moved = jnp.max(size * jnp.abs(new - y)) > 1e-3 * jnp.max(size * jnp.abs(new))
         return new, near, moved, count + 1
 
-    begin = jnp.clip(start, jnp.where(jnp.isinf(low), 0.0, -penalty), jnp.where(jnp.isinf(high), 0.0, penalty))
+    begin = within(start, low, high, penalty)
     first = (begin, jnp.bool_(True), jnp.bool_(True), jnp.int32(0))
     y, near, moved, _ = jax.lax.while_loop(lambda c: c[2] & (c[3] < rounds), newton, first)
     return y, near & ~moved

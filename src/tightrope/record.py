@@ -68,6 +68,7 @@ class Stop:
 
 
 FEW, MANY = 20, 100
+"""Records along a run where nothing else is asked for."""
 
 
 def as_record(record: int | Record | None, steps: int, sources: tuple[Source, ...]) -> Record:

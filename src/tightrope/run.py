@@ -307,12 +307,10 @@ class Run:
         """A Result for every lane: the best candidate, certified on all data or on fresh samples."""
         output, multipliers = jax.device_get(self._programs.output(self.method, self.carry.state))
         points = [self._points(output), self._best, self._points(self.carry.state.x), self._points(self.carry.average)]
-        in_full = all(
-            map(passed_in_full, self.original.sources)
-        )  # samples cannot tell points apart that are nearly optimal
-        judged = self._by_lane(
-            partial(evaluate_exactly, self.problem, self.original) if in_full else self._evaluate, points
-        )
+        in_full = all(map(passed_in_full, self.original.sources))
+        # A sample cannot tell points apart that are nearly optimal.
+        exactly = partial(evaluate_exactly, self.problem, self.original)
+        judged = self._by_lane(exactly if in_full else self._evaluate, points)
         own = [None] * len(self.seeds) if multipliers is None else multipliers if self.lanes else [multipliers]
         return [
             self._answer(lane, status, notes, [p[lane] for p in points], judged[lane], in_full, own[lane])

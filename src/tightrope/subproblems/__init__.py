@@ -4,7 +4,7 @@ from .ascent import length_of_climb
 from .kkt import LENGTHS, kkt_multipliers
 from .prox_linear import prox_linear, prox_linear_on_set
 from .quadratic import bounded_quadratic, or_one
-from .ranges import held_multipliers, range_multipliers, range_multipliers_on_set
+from .ranges import held_multipliers, range_multipliers, range_multipliers_on_set, within
 
 __all__ = [
     "LENGTHS",
@@ -17,4 +17,5 @@ __all__ = [
     "prox_linear_on_set",
     "range_multipliers",
     "range_multipliers_on_set",
+    "within",
 ]

@@ -82,7 +82,7 @@ def range_multipliers(
         piece, moved, count = carry
         return jnp.any(piece.off) & moved & (count < 30 + 10 * value.size)
 
-    y = jnp.where(size > 0, _within(start, low, high, penalty), _alone(value, size, low, high, penalty))
+    y = jnp.where(size > 0, within(start, low, high, penalty), _alone(value, size, low, high, penalty))
     return jax.lax.while_loop(going, improve, (look(y), jnp.bool_(True), jnp.int32(0)))[0].y
 
 
@@ -108,7 +108,7 @@ def _alone(without: Array, size: Array, low: Array, high: Array, penalty: Array)
     return jnp.where(size > 0, up + down, flat)
 
 
-def _within(y: Array, low: Array, high: Array, penalty: Array) -> Array:
+def within(y: Array, low: Array, high: Array, penalty: Array) -> Array:
     """The nearest multipliers that are possible: |y| ≤ ρ, and none towards an end that a range does not have."""
     return jnp.clip(y, jnp.where(jnp.isinf(low), 0.0, -penalty), jnp.where(jnp.isinf(high), 0.0, penalty))
 
@@ -181,4 +181,4 @@ def range_multipliers_on_set(
     def residual(y: Array, rows: Array) -> Array:
         return jnp.max(unit * jnp.abs(y - _alone(rows + size * y, size, low, high, penalty)))
 
-    return newton_ascent(_within(start, low, high, penalty), dual.slope, goal, climb, residual, 10.0, size)
+    return newton_ascent(within(start, low, high, penalty), dual.slope, goal, climb, residual, 10.0, size)
