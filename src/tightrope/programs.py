@@ -6,6 +6,7 @@ seed, hyper-parameter, horizon or cadence is a new argument.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -50,7 +51,7 @@ def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
     )
 
 
-TOGETHER, FEW_ROWS, JACOBIAN_NUMBERS = 4, 64, 2**18
+TOGETHER, FEW_ROWS, JACOBIAN_NUMBERS = 8, 64, 2**18
 """Points evaluated at once, in one pass over the data; one at a time where there are more constraint values (LAPACK's own
 threads get in the way of several factorisations at once) or a Jacobian has more numbers."""
 
@@ -92,6 +93,7 @@ class RunPrograms:
         structure = jax.tree.structure(fitted)
 
         def start_run(leaves: list[Array], method: Method, x: Array, key: Array, steps: Array) -> tuple[Method, Carry]:
+            self._traced = True
             begin = partial(start, jax.tree.unflatten(structure, leaves))
             return (jax.vmap(begin, in_axes=(0, None, 0, None)) if lanes else begin)(method, x, key, steps)
 
@@ -107,6 +109,12 @@ class RunPrograms:
         self.start, self.output = jax.jit(start_run), jax.jit(output_of)
         self._oracle, self._lanes = structure, lanes
         self._advance: dict[Any, Any] = {}
+
+    def timed_start(self, *arguments: Any) -> tuple[tuple[Method, Carry], float]:
+        """The method with its constants, the carry before step 1, and the seconds that took, compilation apart."""
+        self._traced, began = False, time.perf_counter()
+        started = jax.block_until_ready(self.start(*arguments))
+        return self.timed_start(*arguments) if self._traced else (started, time.perf_counter() - began)
 
     def advance(self, method: Method, carry: Carry, records: int) -> Any:
         """The loop for a method and a carry of this structure, with room for this many records in a call.

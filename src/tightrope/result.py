@@ -76,7 +76,7 @@ class Result:
         message: the same for people, with what to do next.
         steps: steps taken.
         samples: rows drawn by the method.
-        seconds: time of the loop alone, without compilation and evaluation.
+        seconds: time of the start and the loop, without compilation and evaluation.
         calls: how often each oracle was called.
         history: what was recorded.
         certificate: everything that is known about x.

@@ -74,7 +74,7 @@ class Run:
         self.record, self.lanes, self.name = record, lanes, type(method).__name__
         self.stop, self._may_stop = stop or Stop(), stop is not None
         self.original = oracle_for(problem, parameters, sizes)
-        self._original_leaves = self.original.leaves()
+        self._original_leaves, self._slices = self.original.leaves(), self.original.slices()
         self._evaluation = programs_for(problem, self.original)
         x, self.moved = self._first_look()
         fitted = oracle_for(problem, parameters, sizes, method.accepts.form)
@@ -86,14 +86,15 @@ class Run:
         self._watched_leaves = self._watched.leaves()
         self._key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
         self._asked, method = method, as_arrays(method, parameters.dtype)
-        self.method, self.carry = self._programs.start(self._leaves, method, x, self._key, np.int32(steps))
+        started, self.seconds = self._programs.timed_start(self._leaves, method, x, self._key, np.int32(steps))
+        self.method, self.carry = started
         self._each_step = constant_counts(problem, fitted, self.method, self.carry, lanes)
         room = max(1, min(RECORDS_A_CHUNK, SNAPSHOT_NUMBERS // (2 * self.carry.average.size)))
         self._advance = self._programs.advance(self.method, self.carry, room)
         self._records = 1 if watched or self._may_stop else room
         self._numbers = self._leaves, jax.tree.leaves(self.method)
         self._no_counts = jax.tree.map(jnp.zeros_like, self.carry.counts)
-        self.k, self.seconds, self.diverged = 1, 0.0, False
+        self.k, self.diverged = 1, False
         self.calls = [dict.fromkeys(Info._fields, 0) for _ in seeds]
         self.histories = [History({}) for _ in seeds]
         self._best = np.tile(np.asarray(x), (len(seeds), 1))
@@ -109,7 +110,7 @@ class Run:
         """Where the run starts, x0 or its projection, once every function was finite there."""
         look = jax.device_get(self._evaluation.probe(self._original_leaves, self.parameters.start))
         slices = {"the objective": slice(0, 1)}
-        slices |= {f"the constraint {n!r}": slice(s.start + 1, s.stop + 1) for n, s in self.original.slices().items()}
+        slices |= {f"the constraint {n!r}": slice(s.start + 1, s.stop + 1) for n, s in self._slices.items()}
         rows = min((source.batch_size for source in self.original.sources), default=1)
         for what, entries in slices.items():
             check_values(what, look.whole[entries], look.halves[entries], rows)
@@ -205,7 +206,7 @@ class Run:
         return [found[i : i + len(candidates)] for i in range(0, len(found), len(candidates))]
 
     def make_records(self, moments: list[Moment]) -> Iterator[list[dict[str, Any]]]:
-        """Evaluate all iterates and averages; moment by moment remember the best, append to every history, give rows and x."""
+        """Evaluate all iterates and averages; moment by moment remember the best, append to every history, give the rows."""
         if not moments:
             return
         evaluated = self._by_lane(self._evaluate, [point for moment in moments for point in (moment.x, moment.average)])
@@ -219,10 +220,13 @@ class Run:
     def _record(self, moment: Moment, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
         self._compare(lane, iterate, moment.x[lane])
         self._compare(lane, average, moment.average[lane])
-        x = self.parameters.unravel(jnp.asarray(moment.x[lane]))
-        row = self._row(moment, lane, iterate) | self._metrics(x)
+        row = self._row(moment, lane, iterate) | self._metrics(moment, lane)
         self.histories[lane].append(row)
-        return row | {"x": x}
+        return row
+
+    def params(self, moment: Moment, lane: int = 0) -> Any:
+        """The iterate, as the user's functions take it."""
+        return self.parameters.unravel(jnp.asarray(moment.x[lane]))
 
     def _compare(self, lane: int, evaluation: Evaluation, point: Float[np.ndarray, " n"]) -> None:
         """Keep the point if it is better than the best so far, by the largest multipliers seen so far."""
@@ -235,7 +239,7 @@ class Run:
 
     def _row(self, moment: Moment, lane: int, evaluation: Evaluation) -> dict[str, float]:
         samples, source = moment.calls[lane]["samples"], self.problem.data
-        violations = {n: largest(evaluation.violations[entries]) for n, entries in self.original.slices().items()}
+        violations = {n: largest(evaluation.violations[entries]) for n, entries in self._slices.items()}
         return {
             "step": moment.k - 1,
             "samples": samples,
@@ -246,10 +250,10 @@ class Run:
             "stationarity": float(evaluation.stationarity),
         } | violations
 
-    def _metrics(self, params: Any) -> dict[str, float]:
+    def _metrics(self, moment: Moment, lane: int) -> dict[str, float]:
         if not self.record.metrics:
             return {}
-        source, batch = self.problem.data, None
+        params, source, batch = self.params(moment, lane), self.problem.data, None
         if self.record.data is not None:
             batch = self.record.data.arrays
         elif source is not None:

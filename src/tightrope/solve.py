@@ -165,7 +165,7 @@ def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Call
 def _tell(
     run: Run, moments: list[Moment], callback: Callable[..., None] | None, show: Callable[[int, str], None]
 ) -> None:
-    for row, *_ in run.make_records(moments):
+    for moment, (row, *_) in zip(moments, run.make_records(moments), strict=True):
         show(row["step"], f"objective {row['objective']:.4g}  violation {row['violation']:.2g}")
         if callback is not None:
-            callback(row)
+            callback(row | {"x": run.params(moment)})

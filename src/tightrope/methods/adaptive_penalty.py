@@ -323,8 +323,8 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
     rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, full_pass_period(oracle)
     if period:
         everything = oracle.everything()
-        due = (draw.k - 1) % period == 0
-        estimates = jax.lax.cond(due, lambda: _at(oracle, x, everything), lambda: estimates)
+        due = (draw.k - 1) % period == 0  # step 1's was made at the start
+        estimates = jax.lax.cond(due & (draw.k > 1), lambda: _at(oracle, x, everything), lambda: estimates)
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)

@@ -257,11 +257,8 @@ def _correct(oracle: Oracle, state: State, here: Look, draw: Draw) -> tuple[Stat
     if not oracle.sources:
         return state._replace(gradient=gradient, value=here.value), Info(2, values, 2)
     estimates, noise = (state.gradient, state.value), state.noise
-    rows, passes, period = (
-        oracle.count(draw.samples["step"], objective=True, constraints=True),
-        0,
-        full_pass_period(oracle),
-    )
+    rows = oracle.count(draw.samples["step"], objective=True, constraints=True)
+    passes, period = 0, full_pass_period(oracle)
     if period:
         everything = oracle.everything()
 
@@ -269,8 +266,8 @@ def _correct(oracle: Oracle, state: State, here: Look, draw: Draw) -> tuple[Stat
             value, pull = oracle.vjp(x, everything)
             return oracle.grad(x, everything) + pull(y), value
 
-        due = (draw.k - 1) % period == 0
-        estimates = jax.lax.cond(due, full, lambda: estimates)
+        due = (draw.k - 1) % period == 0  # step 1's was made at the start
+        estimates = jax.lax.cond(due & (draw.k > 1), full, lambda: estimates)
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)
