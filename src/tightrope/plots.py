@@ -380,6 +380,10 @@ def _draw_line(axes: Axes, weights: Float[np.ndarray, " three"], low: Any, high:
 
 
 def _tidy(axes: Axes) -> None:
+    for each in (axes.xaxis, axes.yaxis):
+        low, high = sorted(each.get_view_interval())
+        if each.get_scale() == "log" and high > 100 * low:
+            each.minorticks_off()  # powers of ten are enough, and every tick takes time to draw
     axes.tick_params(labelsize=FONT - 1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
