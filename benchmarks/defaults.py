@@ -409,13 +409,13 @@ def run_section(name: str, options: argparse.Namespace) -> list[Row]:
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """The rows, after those of the file that they do not replace."""
+    """The rows, with the machine they come from, after those of the file that they do not replace."""
     new = {(row["section"], row["case"]) for row in rows}
     old = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = [row for row in old if (row["section"], row["case"]) not in new] + rows
     machine = {"jax": jax.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
     machine |= {"python": platform.python_version(), "processor": platform.machine()}
-    path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    kept = [row for row in old if (row["section"], row["case"]) not in new]
+    path.write_text(json.dumps({"rows": [*kept, *(row | {"machine": machine} for row in rows)]}, indent=1) + "\n")
 
 
 def main() -> None:
