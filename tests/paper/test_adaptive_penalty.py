@@ -21,6 +21,7 @@ from tightrope.methods import adaptive_penalty
 from tightrope.methods.adaptive_penalty import Estimates, Noise, State
 from tightrope.methods.base import Draw
 from tightrope.metric import Pairs
+from tightrope.penalties import Pass
 
 EPS = np.finfo(float).eps
 
@@ -31,7 +32,8 @@ EPS = np.finfo(float).eps
 class Problem(NamedTuple):
     """A problem by hand: gradient of f, rows h and their Jacobian, each at a point on a batch; the set is a box, or None.
 
-    `noisy` are the rows whose values have data; `period` the steps between full passes, None: none.
+    `noisy` are the rows whose values have data; `period` the steps between full passes, None: none; `objective` is f, which
+    these alone look at.
     """
 
     gradient: Callable
@@ -42,6 +44,7 @@ class Problem(NamedTuple):
     box: tuple[float, float] | None = None
     noisy_rows: bool = False
     period: int | None = None
+    objective: Callable | None = None
 
 
 class Measured(NamedTuple):
@@ -68,6 +71,8 @@ class Now(NamedTuple):
     row_size: np.ndarray
     stuck: float
     refused: int
+    last: tuple[float, np.ndarray] | None
+    caution: float
     events: list[str]
 
 
@@ -197,7 +202,20 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray) ->
     found = [spread(a, b) for a, b in zip(*two_halves(p, x, halves), strict=True)]
     noise = tuple(Measured(s, 0.0 if p.period else s, 0.0) for s in found)
     rho = np.maximum(2 * abs(guess), 0.1 * or_one(norm(v)) / or_one(size))
-    return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, 0.0, 0, [])
+    return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, 0.0, 0, first_pass(p, x, first), 1.0, [])
+
+
+def first_pass(p: Problem, x: np.ndarray, everything: Any) -> tuple[float, np.ndarray] | None:
+    return (p.objective(x, everything), p.rows(x, everything)) if p.period else None
+
+
+def next_pass(p: Problem, now: Any, everything: Any, events: list) -> dict[str, Any]:
+    """What all rows say of f and h, and κ: twice as large where f + Σρ_i dist(h_i, [low_i, high_i]) rose since the last one."""
+    f, h = p.objective(now.x, everything), p.rows(now.x, everything)
+    before, after = (value + now.rho @ outside(p, rows) for value, rows in (now.last, (f, h)))
+    rose = after > before + 10 * EPS * (abs(f) + now.rho @ abs(h))
+    events.append("rose" if rose else "fell, careful" if now.caution > 1 else "fell")
+    return {"last": (f, h), "caution": 2 * now.caution if rose else max(0.9 * now.caution, 1.0)}
 
 
 def nearby(p: Problem, x: np.ndarray) -> float:
@@ -267,6 +285,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         if p.period and (k - 1) % p.period == 0:
             estimates, errors = list(look(p, now.x, everything)), [0.0, 0.0, 0.0]
             events.append("full pass")
+            now = now if k == 1 else now._replace(**next_pass(p, now, everything, events))
         noise = []
         for i in range(3):
             s = forget(now.noise[i].s, spread(here[0][i], here[1][i]), k)
@@ -276,7 +295,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
             events.append("corrected" if 0 < a < 1 else "not corrected")
         now = now._replace(v=estimates[0], h=estimates[1], J=estimates[2], noise=tuple(noise))
     s, e, q = now.noise[0]
-    least = np.sqrt((p.period or (e + s) / or_one(e)) * q / w)
+    least = now.caution * np.sqrt((p.period or (e + s) / or_one(e)) * q / w)
     events.append("noise limits" if least > now.sigma else "curvature limits")
     sigma = max(now.sigma, least)
     x, v, h, J, delta = now.x, now.v, now.h, now.J, now.delta
@@ -397,7 +416,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
     far_off = np.sum(outside(p, now.h) ** 2) > 9 * now.noise[1].e
     return Now(
         x, v, h, J, tuple(noise), pairs, delta, max(following, 1e-6 * delta), rho, y, row_size,
-        forget(now.stuck, float(hopeless and far_off), k), now.refused + (not accept), events,
+        forget(now.stuck, float(hopeless and far_off), k), now.refused + (not accept), now.last, now.caution, events,
     )  # fmt: skip
 
 
@@ -431,6 +450,11 @@ def fresh(names: str, key, n: int):
 
 def f(x, batch):
     return jnp.mean(0.5 * (batch["a"] @ x - batch["b"]) ** 2 + jnp.sin(batch["w"] @ x))
+
+
+def f_value(x: np.ndarray, batch: Any) -> float:
+    a, b, w = (batch[0][name] for name in "abw")
+    return np.mean((a @ x - b) ** 2 / 2 + np.sin(w @ x))
 
 
 def f_gradient(x: np.ndarray, batch: Any) -> np.ndarray:
@@ -496,9 +520,9 @@ BY_HAND = {
     "equalities": first_rows(SURFACES, [0, 1])._replace(gradient=valley_gradient),
     "noisy objective": first_rows(SURFACES, [0, 2, 3]),
     "endless data": NOISY,
-    "finite data": NOISY._replace(period=7),
+    "finite data": NOISY._replace(period=7, objective=f_value),
     "box": first_rows(SURFACES, [1, 3])._replace(gradient=valley_gradient, box=BOX),
-    "box alone": first_rows(SURFACES, [])._replace(box=BOX, period=5),
+    "box alone": first_rows(SURFACES, [])._replace(box=BOX, period=5, objective=f_value),
     "slope": first_rows(SURFACES, [])._replace(gradient=lambda x, _: SLOPE + 0 * x, box=BOX),
 }
 
@@ -605,7 +629,8 @@ SEEN = {
     "noisy objective": JUDGED | {"corrected", "noise limits", "curvature limits", "raised", "bent back",
                                  "too far to bend back"},
     "endless data": {"corrected", "noise limits", "raised", "poor", "curved down"},
-    "finite data": {"full pass", "corrected", "not corrected", "noise limits", "raised", "hopeless"},
+    "finite data": {"full pass", "corrected", "not corrected", "noise limits", "raised", "hopeless", "rose", "fell",
+                    "fell, careful"},
     "box": {"good", "fair", "refused", "bound", "inside", "raised", "short, none full", "bent back", "too far to bend back"},
     "box alone": {"full pass", "noise limits", "bound", "inside"},
     "slope": {"straight", "bound", "inside"},
@@ -641,6 +666,7 @@ def same(state: Any, expected: Now, rtol: float) -> None:
     np.testing.assert_allclose(state.damping, expected.sigma, rtol=1e3 * rtol)
     np.testing.assert_allclose(state.pairs.curvature, expected.delta, rtol=1e3 * rtol)
     np.testing.assert_allclose(state.stuck, expected.stuck, atol=1e-12)
+    np.testing.assert_allclose(state.last_pass.caution, expected.caution, rtol=1e-12)
     assert int(state.refused) == expected.refused
 
 
@@ -691,7 +717,7 @@ def any_state(p: Problem, number: int) -> Now:
     y = rho * np.clip(rng.normal(size=len(h)), -1, 1)
     sigma, row_size = delta * 10 ** rng.uniform(-4, 1), size * rng.choice([1.0, 2.0])
     nothing = Measured(0.0, 0.0, 0.0)
-    return Now(x, v, h, J, (nothing,) * 3, pairs, float(delta), float(sigma), rho, y, row_size, 0.0, 0, [])
+    return Now(x, v, h, J, (nothing,) * 3, pairs, float(delta), float(sigma), rho, y, row_size, 0.0, 0, None, 1.0, [])
 
 
 def as_state(now: Now) -> Any:
@@ -706,6 +732,7 @@ def as_state(now: Now) -> Any:
         jnp.array(now.x), Estimates(jnp.array(now.v), jnp.array(now.h), jnp.array(now.J)),
         tuple(Noise(*(jnp.array(number) for number in part)) for part in now.noise), pairs, jnp.array(now.sigma),
         jnp.array(now.rho), jnp.array(now.y), jnp.array(now.row_size), jnp.array(now.stuck), jnp.int32(now.refused),
+        Pass(jnp.zeros(()), jnp.array(now.h), jnp.ones(())),
     )  # fmt: skip
 
 

@@ -25,10 +25,12 @@ from test_adaptive_penalty import (
     best_in_box,
     best_multipliers,
     close,
+    first_pass,
     forget,
     inverse_metric,
     learn_pair,
     nearby,
+    next_pass,
     norm,
     or_one,
     outside,
@@ -70,6 +72,8 @@ class Now(NamedTuple):
     row_square: np.ndarray
     stuck: float
     refused: int
+    last: tuple[float, np.ndarray] | None
+    caution: float
     events: list[str]
 
 
@@ -114,7 +118,8 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray, ke
     spreads = square(seen.odd_g + y @ seen.odd_J), square(seen.odd_h)
     noise = tuple(Measured(s, 0.0 if p.period else s, 0.0) for s in spreads)
     rho = np.maximum(2 * abs(guess), 0.1 * or_one(norm(v)) / or_one(size))
-    return Now(x, v + y @ J, h, noise, [], delta, delta, rho, y, row_square, 0.0, 0, [])
+    last = first_pass(p, x, first)
+    return Now(x, v + y @ J, h, noise, [], delta, delta, rho, y, row_square, 0.0, 0, last, 1.0, [])
 
 
 def correct(p: Problem, now: Now, here: Seen, everything: Any, k: int, events: list) -> Now:
@@ -125,6 +130,7 @@ def correct(p: Problem, now: Now, here: Seen, everything: Any, k: int, events: l
         estimates = [p.gradient(x, everything) + y @ p.jacobian(x, everything), p.rows(x, everything)]
         errors = [0.0, 0.0]
         events.append("full pass")
+        now = now if k == 1 else now._replace(**next_pass(p, now, everything, events))
     found, odd, noise = [here.g + y @ here.J, here.h], [here.odd_g + y @ here.odd_J, here.odd_h], []
     for i in (0, 1):
         s = forget(now.noise[i].s, square(odd[i]), k)
@@ -180,7 +186,7 @@ def step(
     else:
         now = correct(p, now, here, everything, k, events)
     s, e, q = now.noise[0]
-    least = np.sqrt((p.period or (e + s) / or_one(e)) * q / w)
+    least = now.caution * np.sqrt((p.period or (e + s) / or_one(e)) * q / w)
     events.append("noise limits" if least > now.sigma else "curvature limits")
     sigma, delta, x, u, h, J = max(now.sigma, least), now.delta, now.x, now.u, now.h, here.J
     curvature, v, size = delta + sigma, u - now.y @ J, np.sqrt(now.row_square)
@@ -255,7 +261,7 @@ def step(
     lost = hopeless and square(outside(p, now.h)) > 9 * of_h.e
     return Now(
         x, u, h, noise, pairs, delta, max(following, 1e-6 * delta), rho, y, now.row_square,
-        forget(now.stuck, float(lost), k), now.refused + (not accept), events,
+        forget(now.stuck, float(lost), k), now.refused + (not accept), now.last, now.caution, events,
     )  # fmt: skip
 
 
@@ -334,7 +340,8 @@ SEEN = {
     "equalities": JUDGED | BENT | STEERED | {"feasible", "raised to the end"},
     "noisy objective": JUDGED | BENT | STEERED | {"corrected", "taken over", "noise limits", "curvature limits"},
     "endless data": STEERED | {"accepted", "refused", "corrected", "noise limits", "curvature limits"},
-    "finite data": STEERED | {"accepted", "refused", "full pass", "corrected", "kept", "noise limits"},
+    "finite data": STEERED
+    | {"accepted", "refused", "full pass", "corrected", "kept", "noise limits", "rose", "fell", "fell, careful"},
     "box": JUDGED | BENT | {"violated", "feasible", "raised", "face 0", "face 1"},
 }
 
@@ -357,6 +364,7 @@ def same(state: Any, expected: Now, rtol: float) -> None:
     np.testing.assert_allclose(state.damping, expected.sigma, rtol=1e3 * rtol)
     np.testing.assert_allclose(state.pairs.curvature, expected.delta, rtol=1e3 * rtol)
     np.testing.assert_allclose(state.stuck, expected.stuck, atol=1e-12)
+    np.testing.assert_allclose(state.last_pass.caution, expected.caution, rtol=1e-12)
     assert int(state.refused) == expected.refused
 
 

@@ -13,12 +13,13 @@ same solutions. One loop, with estimates v, ĥ, Ĵ of ∇F, h and the Jacobian a
     learn       σ, larger where r is small and smaller where it is large; M from the change of the Lagrangian's gradient
     carry over  v ← v + ∇f(x⁺, ξ) − ∇f(x, ξ), Ĵ likewise, ĥ ← ĥ + h(x⁺, ζ) − h(x, ζ) + (Ĵ − J(x, ζ))d
 
-M is the limited-memory BFGS matrix of the Lagrangian, damped by σ (see `metric`). Its least damping is √(T q/w): with q the
+M is the limited-memory BFGS matrix of the Lagrangian, damped by σ (see `metric`). Its least damping is κ √(T q/w): with q the
 mean square of the noise in changes of the gradient for a step of length one and T the steps that an estimate remembers, the
 errors that T steps leave behind are then at most a share w of the square of the gradient that made them. So steps shrink when
-noise, and not curvature, limits them. s and q come from the two halves of each sample.
+noise, and not curvature, limits them. s and q come from the two halves of each sample; κ is 1 unless passes say otherwise.
 
-Finite data of up to MODEST rows are passed over in full every N/4b steps, which sets the errors to zero.
+Finite data of up to MODEST rows are passed over in full every N/4b steps, which sets the errors to zero. κ ← 2κ where the
+exact penalty function rose from one pass to the next, by more than rounding; else κ ← max(0.9κ, 1).
 
 On a set X the step is found twice: with (δ + σ)I for M, exactly, by `range_multipliers_on_set`; then with M itself on the
 face of X where that one ends, if that stays in X.
@@ -27,7 +28,7 @@ face of X where that one ends, if that stays in X.
 |---|---|---|---|
 | v, ĥ, Ĵ | `estimates` | σ | `damping` |
 | s, e, q | `noise`: `sample`, `error`, `change` | ρ, y | `penalty`, `multipliers` |
-| share, w | `steering`, `wobble` | T | `memory` |
+| share, w | `steering`, `wobble` | T, κ | `memory`, `caution` |
 
 What is proved and what is not: docs/adaptive-penalty.md.
 """
@@ -44,7 +45,7 @@ from ..data import Dataset
 from ..metric import Metric, Pairs, metric, no_pairs, with_pair
 from ..noise import Noise, smooth, spread
 from ..oracle import Oracle, Sample
-from ..penalties import Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
+from ..penalties import Pass, Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
 from ..subproblems import held_multipliers, or_one, range_multipliers, range_multipliers_on_set
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 
@@ -81,6 +82,7 @@ class State(NamedTuple):
     row_size: Float[Array, " rows"]
     stuck: Float[Array, ""]
     refused: Int[Array, ""]
+    last_pass: Pass
 
 
 class Face(NamedTuple):
@@ -135,10 +137,10 @@ class SelfTunedPenalty(Method):
         return {"step": None if all(size % 2 == 0 for size in sizes) else (max(sizes) + 1) // 2 * 2}
 
     def least_damping(self, oracle: Oracle, state: Any) -> Float[Array, ""]:
-        """√(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
+        """κ √(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
         gradient = state.noise[0]
         memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
-        return jnp.sqrt(memory * gradient.change / self.wobble)
+        return state.last_pass.caution * jnp.sqrt(memory * gradient.change / self.wobble)
 
     def reach(self, oracle: Oracle, x: Float[Array, " n"]) -> Float[Array, ""]:
         """How far is not too far to restore feasibility: anywhere in X where that is bounded, else max(1, ‖x‖)."""
@@ -176,7 +178,7 @@ class AdaptivePenalty(SelfTunedPenalty):
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         sample = oracle.everything() if full_pass_period(oracle) else draw.samples["step"]
-        estimates = _at(oracle, x, sample)
+        objective, estimates = _look(oracle, x, sample)
         v, h, J = estimates
         size = jnp.linalg.norm(J, axis=1)
         scale = 1.0 / or_one(size)
@@ -206,6 +208,7 @@ class AdaptivePenalty(SelfTunedPenalty):
             row_size=size,
             stuck=jnp.zeros((), x.dtype),
             refused=jnp.int32(0),
+            last_pass=Pass(objective, h, jnp.ones((), x.dtype)),
         )
 
     # ------------------------------------------------------------------ a step
@@ -275,10 +278,15 @@ class AdaptivePenalty(SelfTunedPenalty):
 # ---------------------------------------------------------------------- samples and their noise
 
 
+def _look(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> tuple[Float[Array, ""], Estimates]:
+    """The objective on a sample, and what else that says at x."""
+    objective, *first_order = oracle.look(x, sample)
+    return objective, Estimates(*first_order)
+
+
 def _at(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Estimates:
     """What a sample says at x."""
-    _, *first_order = oracle.look(x, sample)
-    return Estimates(*first_order)
+    return _look(oracle, x, sample)[1]
 
 
 def _halves(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Estimates:
@@ -316,21 +324,26 @@ def full_pass_period(oracle: Oracle) -> int | None:
 
 def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates, Info]:
     """The state with its estimates corrected by the step's sample, what the sample's halves say at x, and the cost."""
-    x, sample, estimates, noise = state.x, draw.samples["step"], state.estimates, state.noise
+    x, sample, estimates, noise, last = state.x, draw.samples["step"], state.estimates, state.noise, state.last_pass
     if not oracle.sources:
         return state, jax.tree.map(lambda a: jnp.stack([a, a]), estimates), Info(1, 2, 1)
     halves = _halves(oracle, x, sample)
     rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, full_pass_period(oracle)
     if period:
         everything = oracle.everything()
-        due = (draw.k - 1) % period == 0  # step 1's was made at the start
-        estimates = jax.lax.cond(due & (draw.k > 1), lambda: _at(oracle, x, everything), lambda: estimates)
+        due, first = (draw.k - 1) % period == 0, draw.k == 1  # step 1's was made at the start
+
+        def full() -> tuple[Estimates, Pass]:
+            objective, exact = _look(oracle, x, everything)
+            return exact, last.then(objective, exact.value, state.penalty, oracle.rows)
+
+        estimates, last = jax.lax.cond(due & ~first, full, lambda: (estimates, last))
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)
     gains, noise = zip(*(n.with_sample(a, draw.k) for n, a in zip(noise, _spreads(halves), strict=True)), strict=True)
     estimates = [old + a * (new - old) for old, a, new in zip(estimates, gains, _mean(halves), strict=True)]
-    state = state._replace(estimates=Estimates(*estimates), noise=noise)
+    state = state._replace(estimates=Estimates(*estimates), noise=noise, last_pass=last)
     values = 2 if oracle.stochastic_constraints else 3
     return state, halves, Info(2 + passes, values + passes, 2 + passes, rows)
 
@@ -436,6 +449,7 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Estimates, there: E
         row_size=jnp.where(accept, row_size, state.row_size),
         stuck=smooth(state.stuck, (trial.hopeless & beyond_noise).astype(x.dtype), k),
         refused=state.refused + ~accept,
+        last_pass=state.last_pass,
     )
 
 

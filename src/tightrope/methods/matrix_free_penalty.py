@@ -48,7 +48,7 @@ from ..matrix_free import (
 from ..metric import Pairs, metric, no_pairs, with_pair
 from ..noise import Noise, smooth
 from ..oracle import Oracle, Sample
-from ..penalties import Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
+from ..penalties import Pass, Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
 from ..subproblems import or_one
 from .adaptive_penalty import FACES, PAIRS, SelfTunedPenalty, Trial, full_pass_period, halves_of
 from .base import Draw, Info
@@ -72,6 +72,7 @@ class State(NamedTuple):
     row_square: Float[Array, " rows"]
     stuck: Float[Array, ""]
     refused: Int[Array, ""]
+    last_pass: Pass
 
 
 class Look(NamedTuple):
@@ -118,7 +119,8 @@ class MatrixFreePenalty(SelfTunedPenalty):
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         period = full_pass_period(oracle)
         sample = oracle.everything() if period else draw.samples["step"]
-        gradient, (value, jacobian) = oracle.grad(x, sample), linearise(lambda y: oracle.c(y, sample), x)
+        objective, gradient = oracle.value_and_grad(x, sample)
+        value, jacobian = linearise(lambda y: oracle.c(y, sample), x)
         square = row_squares(jacobian, x, draw.key)
         size, speed, free = jnp.sqrt(square), jnp.linalg.norm(gradient), jnp.full_like(value, jnp.inf)
 
@@ -153,6 +155,7 @@ class MatrixFreePenalty(SelfTunedPenalty):
             row_square=square,
             stuck=jnp.zeros((), x.dtype),
             refused=jnp.int32(0),
+            last_pass=Pass(objective, value, jnp.ones((), x.dtype)),
         )
 
     # ------------------------------------------------------------------ a step
@@ -258,16 +261,17 @@ def _correct(oracle: Oracle, state: State, here: Look, draw: Draw) -> tuple[Stat
         return state._replace(gradient=gradient, value=here.value), Info(2, values, 2)
     estimates, noise = (state.gradient, state.value), state.noise
     rows = oracle.count(draw.samples["step"], objective=True, constraints=True)
-    passes, period = 0, full_pass_period(oracle)
+    passes, period, last = 0, full_pass_period(oracle), state.last_pass
     if period:
         everything = oracle.everything()
 
-        def full() -> tuple[Array, Array]:
-            value, pull = oracle.vjp(x, everything)
-            return oracle.grad(x, everything) + pull(y), value
+        due, first = (draw.k - 1) % period == 0, draw.k == 1  # step 1's was made at the start
 
-        due = (draw.k - 1) % period == 0  # step 1's was made at the start
-        estimates = jax.lax.cond(due & (draw.k > 1), full, lambda: estimates)
+        def full() -> tuple[tuple[Array, Array], Pass]:
+            (objective, gradient), (value, pull) = oracle.value_and_grad(x, everything), oracle.vjp(x, everything)
+            return (gradient + pull(y), value), last.then(objective, value, state.penalty, oracle.rows)
+
+        estimates, last = jax.lax.cond(due & ~first, full, lambda: (estimates, last))
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)
@@ -278,6 +282,7 @@ def _correct(oracle: Oracle, state: State, here: Look, draw: Draw) -> tuple[Stat
         gradient=estimates[0] + gain * (gradient - estimates[0]),
         value=estimates[1] + share * (here.value - estimates[1]),
         noise=(of_gradient, of_value),
+        last_pass=last,
     )
     return state, Info(2 + passes, values + passes, 2 + passes, rows)
 
@@ -369,4 +374,5 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Look, there: Look, 
         row_square=state.row_square,
         stuck=smooth(state.stuck, (trial.hopeless & beyond_noise).astype(x.dtype), k),
         refused=state.refused + ~accept,
+        last_pass=state.last_pass,
     )
