@@ -246,7 +246,8 @@ def run_learning(task: Task) -> Row:
         return {"refused": str(refusal)}
     steps = equal_steps(problem, x0, methods, task.seeds, rows, passed if task.method == DEFAULT else 100)
     found = tr.sweep(problem, x0, methods, steps=steps, seeds=task.seeds, record=-(-steps // RECORDS)).results
-    return {"answers": [answer_of(result) for result in found], "rows": rows, "known": solution.objective}
+    known = {} if math.isnan(solution.objective) else {"known": solution.objective}
+    return {"answers": [answer_of(result) for result in found], "rows": rows} | known
 
 
 def tuned(task: Task, problem: tr.Problem, x0: Any) -> list[tr.methods.Method]:
@@ -268,38 +269,36 @@ def answer_of(result: tr.Result) -> Row:
 
 
 def report_learning(found: dict[Task, Row]) -> list[Row]:
-    print("\nlearning, certified objectives: the default's on each seed; the best of the grids")
-    rows = [learning_row(name, found) for name in dict.fromkeys(task.problem for task in found)]
-    within = [answer for row in rows for answer in row["within 1%"]]
-    print(f"  feasible and within 1%: {sum(within)} of {len(within)} (problem, seed)")
+    """A row for each problem and method: the default's answers, one a seed; of another's grid the best that is feasible."""
+    rows = []
+    for problem, method in dict.fromkeys((task.problem, task.method) for task in found):
+        mine = [row for task, row in found.items() if (task.problem, task.method) == (problem, method)]
+        about = {"section": "learning", "case": f"{problem}, {method}", "problem": problem, "method": method}
+        about |= {name: mine[0][name] for name in ("rows", "known") if name in mine[0]}
+        about |= {name: [row[name] for row in mine if name in row] for name in ("refused", "error")}
+        answers = [answer for row in mine for answer in row.get("answers", [])]
+        if method == DEFAULT:
+            rows.append(about | {"answers": answers})
+        else:
+            feasible = sorted((a for a in answers if a["feasible"]), key=lambda a: a["objective"])
+            rows.append(about | {"best": feasible[:1], "feasible": len(feasible), "tried": len(answers)})
     return rows
 
 
-def learning_row(name: str, found: dict[Task, Row]) -> Row:
-    mine = [(task.method, row) for task, row in found.items() if task.problem == name]
-    default = [row["answers"][0] if "answers" in row else None for method, row in mine if method == DEFAULT]
-    feasible = {m: [a for a in row.get("answers", []) if a["feasible"]] for m, row in mine if m != DEFAULT}
-    best = {method: min(answers, key=lambda a: a["objective"]) for method, answers in feasible.items() if answers}
-    winner = min(best, key=lambda method: best[method]["objective"], default=None)
-    least = math.inf if winner is None else best[winner]["objective"]
-    rows, known = next(((row["rows"], row["known"]) for _, row in mine if "rows" in row), (None, math.nan))
-    ours = ", ".join(
-        f"{a['objective']:.5g}" + ("" if a["feasible"] else " (infeasible)") if a else "-" for a in default
-    )
-    print(f"  {name}: {ours}; {least:.5g} by {winner}" + ("" if math.isnan(known) else f"; optimum {known:.5g}"))
-    return {
-        "section": "learning",
-        "case": name,
-        "rows": rows,
-        "optimum": None if math.isnan(known) else known,
-        "within 1%": [bool(a and a["feasible"] and a["objective"] <= least + 0.01 * abs(least)) for a in default],
-        "default": default,
-        "winner": winner,
-        "best of each grid": best,
-        "feasible in each grid": {method: len(answers) for method, answers in feasible.items()},
-        "refused": {method: row["refused"] for method, row in mine if "refused" in row},
-        "errors": {method: row["error"] for method, row in mine if "error" in row},
-    }
+def compare_learning(rows: list[Row]) -> None:
+    """Print what the default found beside the best of the grids, of this run or of the file."""
+    print("\nlearning, certified objectives: the default's on each seed; the best of the grids")
+    within = []
+    for ours in (row for row in rows if row["section"] == "learning" and row["method"] == DEFAULT):
+        problem, known = ours["problem"], ours.get("known", math.nan)
+        grids = [row for row in rows if row["section"] == "learning" and row["problem"] == problem and row.get("best")]
+        least, winner = min(((row["best"][0]["objective"], row["method"]) for row in grids), default=(math.inf, "none"))
+        within += [a["feasible"] and a["objective"] <= least + 0.01 * abs(least) for a in ours["answers"]]
+        found = ", ".join(f"{a['objective']:.5g}" + ("" if a["feasible"] else " (infeasible)") for a in ours["answers"])
+        print(
+            f"  {problem}: {found}; {least:.5g} by {winner}" + ("" if math.isnan(known) else f"; optimum {known:.5g}")
+        )
+    print(f"  feasible and within 1%: {sum(within)} of {len(within)} (problem, seed)")
 
 
 # ---- infeasible and unbounded ------------------------------------------------------------------------------------------
@@ -348,6 +347,7 @@ class Section(NamedTuple):
     run: Callable[[Task], Row]
     report: Callable[[dict[Task, Row]], list[Row]]
     environment: dict[str, str]
+    compare: Callable[[list[Row]], None] = lambda rows: None
 
 
 SMALL = {"JAX_ENABLE_X64": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -356,7 +356,9 @@ SMALL = {"JAX_ENABLE_X64": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0
 SECTIONS = {
     "gradients": Section(noisy_tasks, run_noisy, report_noisy, SMALL),
     "constraints": Section(noisy_tasks, run_noisy, report_noisy, SMALL),
-    "learning": Section(learning_tasks, run_learning, report_learning, {"JAX_ENABLE_X64": "0", "XLA_FLAGS": ""}),
+    "learning": Section(
+        learning_tasks, run_learning, report_learning, {"JAX_ENABLE_X64": "0", "XLA_FLAGS": ""}, compare_learning
+    ),
     "infeasible": Section(infeasible_tasks, run_infeasible, report_infeasible, SMALL),
 }
 
@@ -408,14 +410,14 @@ def run_section(name: str, options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def write(path: Path, rows: list[Row]) -> None:
+def beside(rows: list[Row], path: Path | None) -> list[Row]:
     """The rows, with the machine they come from, after those of the file that they do not replace."""
-    new = {(row["section"], row["case"]) for row in rows}
-    old = json.loads(path.read_text())["rows"] if path.exists() else []
     machine = {"jax": jax.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
     machine |= {"python": platform.python_version(), "processor": platform.machine()}
+    new = {(row["section"], row["case"]) for row in rows}
+    old = json.loads(path.read_text())["rows"] if path is not None and path.exists() else []
     kept = [row for row in old if (row["section"], row["case"]) not in new]
-    path.write_text(json.dumps({"rows": [*kept, *(row | {"machine": machine} for row in rows)]}, indent=1) + "\n")
+    return [*kept, *(row | {"machine": machine} for row in rows)]
 
 
 def main() -> None:
@@ -436,9 +438,10 @@ def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     out = options.out or (None if options.quick else Path(__file__).parent / "results" / "defaults.json")
     for name in options.sections or SECTIONS:
-        rows = run_section(name, options)
-        if out is not None and rows:
-            write(out, rows)
+        rows = beside(run_section(name, options), out)
+        SECTIONS[name].compare(rows)
+        if out is not None:
+            out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
