@@ -6,16 +6,8 @@ import itertools
 import os
 from contextlib import nullcontext
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar
-
-# Nearly all of the suite's time is compilation: programs that run for a moment need no optimisation. XLA ends the process
-# without a word where it does not know a flag, and jax 0.11's does not know the second.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0" + " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10."),
-)
 
 # LAPACK's threads and those of the other worker get in each other's way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,6 +19,10 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 import tightrope as tr
+from tightrope.cli.reproduce import QUICKLY_COMPILED
+
+# Nearly all of the suite's time is compilation: programs that run for a moment need no optimisation.
+os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
 
 class BySharedPrograms(LoadScopeScheduling):

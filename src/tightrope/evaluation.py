@@ -105,7 +105,8 @@ def stationarity(
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
     """Least-squares multipliers, and the part of ∇F + Jᵀλ that the normal cone of X cannot cancel."""
     cone = None if isinstance(oracle.domain, Reals) else lambda v: oracle.project_normal_cone(x, v)
-    return kkt_multipliers(gradient, jacobian, rows, oracle.equality, cone)
+    equality = oracle.equality
+    return kkt_multipliers(gradient, jacobian, rows, equality, cone, equations_alone=bool(equality.all()))
 
 
 def stationarity_by_products(

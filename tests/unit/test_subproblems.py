@@ -294,14 +294,20 @@ def test_scaling_a_row_scales_its_multiplier_and_nothing_else(name):
         np.testing.assert_allclose(same, left, atol=1e-9)
 
 
+@jax.jit
+def of_equations(gradient, jacobian, rows, equality):
+    return kkt_multipliers(gradient, jacobian, rows, equality, None, equations_alone=True)
+
+
+@pytest.mark.parametrize("solve", [without_set, of_equations], ids=["any rows", "equations alone"])
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_dependent_equalities_leave_the_distance_to_their_span(dtype):
+def test_dependent_equalities_leave_the_distance_to_their_span(dtype, solve):
     rng = np.random.default_rng(14)
     for _ in range(10):
         basis = rng.normal(size=(3, 8))
         jacobian = np.vstack([basis, basis[0] + basis[1], -2 * basis[2]])
         gradient = rng.normal(size=8)
-        got, left = compute(without_set, dtype, gradient, jacobian, np.zeros(5), np.ones(5, bool))
+        got, left = compute(solve, dtype, gradient, jacobian, np.zeros(5), np.ones(5, bool))
         distance = gradient - basis.T @ np.linalg.lstsq(basis.T, gradient, rcond=None)[0]
         np.testing.assert_allclose(left, distance, atol=1e-8 if dtype == "float64" else 1e-3)
         assert np.isfinite(got).all()

@@ -25,6 +25,7 @@ def kkt_multipliers(
     equality: Bool[Array, " m"] | Bool[np.ndarray, " m"],
     project_normal_cone: Callable[[Float[Array, " n"]], Float[Array, " n"]] | None,
     rounds: int = 12,
+    equations_alone: bool = False,
 ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
     """Multipliers λ (≥ 0 for inequalities) that make x as nearly stationary as possible, and the residual that is left.
 
@@ -35,8 +36,8 @@ def kkt_multipliers(
 
     Without a set that is one bounded quadratic problem, and then a few linear solves for the rows with a multiplier, taken
     where they help: the first answer is that of a problem with a ridge, and what the ridge leaves along directions in which
-    rows nearly depend on each other would be seen in float32 as a residual that is not there. With equations alone (said by
-    a NumPy array) these solves do all.
+    rows nearly depend on each other would be seen in float32 as a residual that is not there. Where the caller knows that there
+    are equations alone, these solves do all.
 
     With a set, ν is the projection of −(∇F + Jᵀλ) on the normal cone and what is left in λ is convex and, for polyhedral
     cones, piecewise quadratic: Newton's method on its pieces, each step a bounded quadratic problem and cut to the best of
@@ -50,9 +51,10 @@ def kkt_multipliers(
 
     if project_normal_cone is None:
         matrix = unit @ unit.T + jnp.diag(slack**2)
-        alone = isinstance(equality, np.ndarray) and bool(equality.all())
         ridged = matrix + ridge * jnp.eye(rows.size, dtype=matrix.dtype)
-        y = jnp.zeros_like(rows) if alone else bounded_quadratic(ridged, unit @ gradient, jnp.asarray(equality))
+        y = jnp.zeros_like(rows)
+        if not equations_alone:
+            y = bounded_quadratic(ridged, unit @ gradient, jnp.asarray(equality))
 
         def off(y: Array) -> Array:
             return jnp.sum((gradient + unit.T @ y) ** 2) + jnp.sum((slack * y) ** 2)
