@@ -158,6 +158,11 @@ def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) ->
     )
 
 
+def row_noise(oracle: Oracle, x: Float[Array, " n"], key: Array) -> Float[Array, ""]:
+    """The `constraint_noise` of `scales` alone: standard deviation of the rows of one sample."""
+    return _noise(lambda s: (oracle.c(x, s),), oracle, key)[0]
+
+
 def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
     """Where ½‖c‖², c linearised at x, is least down its gradient; x where that is zero."""
     value, pullback = oracle.vjp(x, sample)

@@ -58,7 +58,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..data import Dataset, positive_int
-from ..estimators import first_order_svrg, scales, spider, truncate
+from ..estimators import first_order_svrg, row_noise, scales, spider, truncate
 from ..oracle import Oracle, Sample
 from ..schedules import picks
 from ..subproblems import or_one, prox_linear, prox_linear_on_set
@@ -224,7 +224,7 @@ class ExactPenalty(Method):
         if self._setting(oracle) == "stochastic" and oracle.stochastic_constraints:
             batch = oracle.count(draw.samples["value"], objective=False, constraints=True)
             large = oracle.count(self._large_samples(oracle, draw.key)[1], objective=False, constraints=True)
-            noise = scales(oracle, x, draw.samples["value"], draw.key).constraint_noise * math.sqrt(batch / large)
+            noise = row_noise(oracle, x, draw.key) * math.sqrt(batch / large)
         return State(
             x,
             x,
