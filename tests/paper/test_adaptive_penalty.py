@@ -285,7 +285,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         if p.period and (k - 1) % p.period == 0:
             estimates, errors = list(look(p, now.x, everything)), [0.0, 0.0, 0.0]
             events.append("full pass")
-            now = now if k == 1 else now._replace(**next_pass(p, now, everything, events))
+            now = now._replace(**next_pass(p, now, everything, events))
         noise = []
         for i in range(3):
             s = forget(now.noise[i].s, spread(here[0][i], here[1][i]), k)

@@ -130,7 +130,7 @@ def correct(p: Problem, now: Now, here: Seen, everything: Any, k: int, events: l
         estimates = [p.gradient(x, everything) + y @ p.jacobian(x, everything), p.rows(x, everything)]
         errors = [0.0, 0.0]
         events.append("full pass")
-        now = now if k == 1 else now._replace(**next_pass(p, now, everything, events))
+        now = now._replace(**next_pass(p, now, everything, events))
     found, odd, noise = [here.g + y @ here.J, here.h], [here.odd_g + y @ here.odd_J, here.odd_h], []
     for i in (0, 1):
         s = forget(now.noise[i].s, square(odd[i]), k)

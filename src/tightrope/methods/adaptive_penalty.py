@@ -331,13 +331,13 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
     rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, full_pass_period(oracle)
     if period:
         everything = oracle.everything()
-        due, first = (draw.k - 1) % period == 0, draw.k == 1  # step 1's was made at the start
+        due = (draw.k - 1) % period == 0
 
         def full() -> tuple[Estimates, Pass]:
             objective, exact = _look(oracle, x, everything)
             return exact, last.then(objective, exact.value, state.penalty, oracle.rows)
 
-        estimates, last = jax.lax.cond(due & ~first, full, lambda: (estimates, last))
+        estimates, last = jax.lax.cond(due, full, lambda: (estimates, last))
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)

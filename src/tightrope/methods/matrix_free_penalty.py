@@ -265,13 +265,13 @@ def _correct(oracle: Oracle, state: State, here: Look, draw: Draw) -> tuple[Stat
     if period:
         everything = oracle.everything()
 
-        due, first = (draw.k - 1) % period == 0, draw.k == 1  # step 1's was made at the start
+        due = (draw.k - 1) % period == 0
 
         def full() -> tuple[tuple[Array, Array], Pass]:
             (objective, gradient), (value, pull) = oracle.value_and_grad(x, everything), oracle.vjp(x, everything)
             return (gradient + pull(y), value), last.then(objective, value, state.penalty, oracle.rows)
 
-        estimates, last = jax.lax.cond(due & ~first, full, lambda: (estimates, last))
+        estimates, last = jax.lax.cond(due, full, lambda: (estimates, last))
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
         rows += passes * oracle.count(everything, objective=True, constraints=True)
