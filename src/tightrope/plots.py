@@ -178,7 +178,7 @@ def curves(
     layout = figure.get_layout_engine()
     assert layout is not None
     layout.execute(figure)
-    figure.set_layout_engine("none")  # what is laid out once need not be again for every file
+    figure.set_layout_engine(None)  # laid out once: a figure with an engine is drawn twice for every file
     return figure
 
 
