@@ -111,10 +111,17 @@ class RunPrograms:
         self._advance: dict[Any, Any] = {}
 
     def timed_start(self, *arguments: Any) -> tuple[tuple[Method, Carry], float]:
-        """The method with its constants, the carry before step 1, and the seconds that took, compilation apart."""
-        self._traced, began = False, time.perf_counter()
-        started = jax.block_until_ready(self.start(*arguments))
-        return self.timed_start(*arguments) if self._traced else (started, time.perf_counter() - began)
+        """The method with its constants and the carry before step 1, and the seconds that took: of a second time, where the
+        first compiled.
+        """
+
+        def timed() -> tuple[Any, float]:
+            began = time.perf_counter()
+            return jax.block_until_ready(self.start(*arguments)), time.perf_counter() - began
+
+        self._traced = False
+        started, seconds = timed()
+        return timed() if self._traced else (started, seconds)
 
     def advance(self, method: Method, carry: Carry, records: int) -> Any:
         """The loop for a method and a carry of this structure, with room for this many records in a call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 
 import jax
@@ -55,6 +56,17 @@ def test_every_program_of_a_run_is_compiled_once(x0, case):
     assert programs["run"].output._cache_size() == 1
     assert programs["original"]._evaluate._cache_size() == 1
     assert programs["original"].probe._cache_size() == 1
+
+
+def test_the_start_is_timed_and_its_compilation_is_not():
+    def slow_to_compile(w, batch):
+        time.sleep(0.3)
+        return loss(w, batch)
+
+    problem = tr.Problem(slow_to_compile, data=tr.Dataset(points(), batch_size=16))
+    first, second = (tr.solve(problem, X0, "AdaptivePenalty", steps=5).history["seconds"] for _ in range(2))
+    assert 0 < first[0] < 0.3
+    assert 0 < second[0] < 0.3
 
 
 def test_a_new_static_choice_does_trace_again():
