@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -25,6 +26,25 @@ def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):
     module = ModuleType(page.stem)
     monkeypatch.setitem(sys.modules, page.stem, module)  # classes on the page look their module up
     exec(compile("\n".join(blocks), page.name, "exec"), module.__dict__)
+
+
+def test_the_shares_on_the_default_methods_page_are_those_of_the_benchmark():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "defaults.json").read_text())["rows"]
+    share = {(row["section"], row["case"]): f"{row['solved']:.3f}" for row in stored if "solved" in row}
+    page = (ROOT / "docs" / "adaptive-penalty.md").read_text()
+    for variance in ("1e-08", "1e-04", "1e-02", "1e-01"):
+        noisy = f"variance {variance}, "
+        ours, alone, short, long = (
+            share["gradients", noisy + case]
+            for case in (
+                "AdaptivePenalty",
+                "AdaptivePenalty, equations alone",
+                "StochasticSQP, 1000 steps",
+                "StochasticSQP, 2000 steps",
+            )
+        )
+        both = share["constraints", noisy + "AdaptivePenalty"]
+        assert f"| {variance} | {ours} | {alone} | {short}, {long} | {both} |" in page
 
 
 def public_names():
