@@ -25,6 +25,7 @@ from test_adaptive_penalty import (
     best_in_box,
     best_multipliers,
     close,
+    evened,
     first_pass,
     forget,
     inverse_metric,
@@ -169,7 +170,7 @@ def steer(p: Problem, now: Now, v: np.ndarray, solve: Callable, curvature: float
         events.append("raised")
         if used == 6:
             events.append("raised to the end")
-            return rho, y, hopeless
+            return evened(rho, np.sqrt(now.row_square)), y, hopeless
 
 
 def step(
