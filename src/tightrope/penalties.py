@@ -103,9 +103,6 @@ def steer(
 ) -> Steering:
     """The penalties, each raised while it holds a step back from the violation that it could take away.
 
-    Where that has not helped after RAISES rounds all become as large as the largest, in units of the rows' gradients: what is
-    raised here and there moves violation to rows where it is cheap, without end where not all rows can hold.
-
     `speed` is the square of the gradient, `curvature` that of the metric where nothing more is known, `size` the length of
     each row's gradient and `largest_size` the largest one seen; beyond `reach` a restoring step does not count.
     """
@@ -148,10 +145,7 @@ def steer(
     )
     if not value.size:
         return start
-    found = jax.lax.while_loop(lambda c: c.going & (c.rounds < RAISES), again, start)
-    as_largest = jnp.max(found.penalty * size) / or_one(size)
-    evened = jnp.where(size > 0, jnp.maximum(found.penalty, as_largest), found.penalty)
-    return found._replace(penalty=jnp.where(found.going, evened, found.penalty))
+    return jax.lax.while_loop(lambda c: c.going & (c.rounds < RAISES), again, start)
 
 
 def relaxed(
