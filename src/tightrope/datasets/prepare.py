@@ -159,13 +159,14 @@ def compas(content: bytes) -> Prepared:
 
 def loan(content: bytes) -> Prepared:
     """What was known when the loan was made: 16 numbers, whether there ever was a delinquency or record, categories."""
-    table, train = _shuffled(read_table(content))
     numbers = (
         *("loan_amnt", "funded_amnt_inv", "term", "int_rate", "installment", "annual_inc", "dti", "delinq_2yrs"),
         *("inq_last_6mths", "open_acc", "pub_rec", "revol_bal", "revol_util", "total_acc", "pub_rec_bankruptcies"),
     )
     categories = ("sub_grade", "emp_length", "home_ownership", "verification_status", "purpose", "addr_state")
     events = ("mths_since_last_delinq", "mths_since_last_record")
+    others = ("issue_d", "earliest_cr_line", "loan_status")
+    table, train = _shuffled(read_table(content, only=(*numbers, *categories, *events, *others)))
     issued, first_credit = (table[title].astype("datetime64[M]") for title in ("issue_d", "earliest_cr_line"))
     years = np.where(np.isnat(first_credit), np.nan, (issued - first_credit).astype(float) / 12)
     x, names = _features(
