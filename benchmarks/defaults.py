@@ -294,6 +294,7 @@ def compare_learning(rows: list[Row]) -> None:
         grids = [row for row in rows if row["section"] == "learning" and row["problem"] == problem and row.get("best")]
         least, winner = min(((row["best"][0]["objective"], row["method"]) for row in grids), default=(math.inf, "none"))
         within += [a["feasible"] and a["objective"] <= least + 0.01 * abs(least) for a in ours["answers"]]
+        within += [False] * len(ours["refused"] + ours["error"])
         found = ", ".join(f"{a['objective']:.5g}" + ("" if a["feasible"] else " (infeasible)") for a in ours["answers"])
         print(
             f"  {problem}: {found}; {least:.5g} by {winner}" + ("" if math.isnan(known) else f"; optimum {known:.5g}")
