@@ -400,7 +400,7 @@ def run_section(name: str, options: argparse.Namespace) -> list[Row]:
     found: dict[Task, Row] = {}
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, spawn, take_core, (cores,)) as pool:
-        waiting = {pool.submit(work, task): task for task in tasks}
+        waiting = {pool.submit(work, task): task for task in reversed(tasks)}  # the large programs come last
         for done in as_completed(waiting):
             task = waiting[done]
             found[task], seconds = done.result()

@@ -139,7 +139,7 @@ def range_multipliers_by_products(
         return Ascent(y, end, jnp.where(inward, cut, conjugate), inward, free, off, first, c.products + 1)
 
     def near(c: Ascent) -> Bool[Array, ""]:
-        return (c.products > 0) & (c.off <= jnp.maximum(enough * c.first, 10 * eps * total(value)))
+        return (c.products > 0) & (c.off <= jnp.maximum(enough * c.first, 10 * eps * jnp.sqrt(square(value))))
 
     zero, far = jnp.zeros_like(value), jnp.finfo(value.dtype).max ** 0.5
     begin = within(start, low, high, penalty)

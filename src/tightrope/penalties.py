@@ -2,8 +2,10 @@
 
 Steering: with the step that only restores feasibility (no objective, penalties far too large) as the measure of what is
 possible, a penalty is raised where its row gives way, |y_i| = ρ_i, and the step takes away less than a share of the violation
-that a step of its length could. Violations of rows are added up in units of their gradients, not of their penalties: else it
-would count as progress to move them to where they are cheap. Where not even the restoring step helps nothing is raised.
+that a step of its length could. Of the rows that give way the cheapest are raised, to a common height: so rows that cannot all
+hold end up with equal penalties, at the least sum of violations; raised each from its own height they would take turns for
+ever. Penalties are compared, and violations added up, in units of the rows' gradients, not in those of the penalties: else it
+would count as progress to move violation to where it is cheap. Where not even the restoring step helps nothing is raised.
 Penalties that turn out to be far too large fall again, slowly.
 
 Judgement: the decrease that is seen, over the decrease that was foreseen. Below REFUSED a step is refused.
@@ -22,7 +24,7 @@ from .oracle import Rows
 from .subproblems import or_one
 
 RAISE, RAISES = 4.0, 6
-"""The factor by which a penalty is raised, and the most subproblems that a step solves to steer."""
+"""The factor by which the lowest penalty is raised, and the most subproblems that a step solves to steer."""
 RELAX, AMPLE = 0.8, 10.0
 """The factor by which a penalty falls, and how many times the largest multiplier none falls below."""
 REFUSED, POOR, GOOD = 0.1, 0.4, 0.75
@@ -101,7 +103,7 @@ def steer(
     size: Float[Array, " rows"],
     largest_size: Float[Array, " rows"],
 ) -> Steering:
-    """The penalties, each raised while it holds a step back from the violation that it could take away.
+    """The penalties, the lowest of them raised while they hold a step back from the violation that it could take away.
 
     `speed` is the square of the gradient, `curvature` that of the metric where nothing more is known, `size` the length of
     each row's gradient and `largest_size` the largest one seen; beyond `reach` a restoring step does not count.
@@ -120,10 +122,12 @@ def steer(
         possible = weights @ (before - outside(value + as_far * c.change, rows))
         gained = weights @ (before - outside(end, rows))
         short = gained < share * possible - weights @ jnp.where(before > 0, rounding, 0.0)
-        raises = short & (jnp.abs(y) >= penalty) & ~restoring & near & ~c.hopeless
+        full = short & (jnp.abs(y) >= penalty) & (size > 0) & ~restoring & near & ~c.hopeless
+        level = RAISE * jnp.min(jnp.where(full, penalty * size, jnp.inf))
+        raises = full & (penalty * size < level)
         left = weights @ outside(value + jnp.minimum(1.0, reach / or_one(length)) * (end - value), rows)
         return Steering(
-            penalty=jnp.where(restoring, c.penalty, jnp.where(raises, RAISE * penalty, penalty)),
+            penalty=jnp.where(restoring, c.penalty, jnp.where(raises, level / or_one(size), penalty)),
             multipliers=jnp.where(restoring, multipliers, y),
             change=jnp.where(restoring, jnp.where(near, end - value, 0.0), c.change),
             square=jnp.where(restoring, square, c.square),

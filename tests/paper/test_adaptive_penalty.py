@@ -267,11 +267,18 @@ def steer(p: Problem, now: Now, solve: Callable, curvature: float, share: float,
         if not full.any():
             events.append("short, none full")
             break
-        rho = np.where(full, 4 * rho, rho)
+        rho = raised(rho, full, np.array([norm(row) for row in now.J]), events)
         events.append("raised" if before.any() else "raised where feasible")
     else:
         events.append("raised to the end")
     return rho, y, hopeless
+
+
+def raised(rho: np.ndarray, full: np.ndarray, size: np.ndarray, events: list) -> np.ndarray:
+    """Of the full rows, those with a penalty of less than four times the lowest are raised to that, in units of `size`."""
+    heights = [rho[i] * size[i] for i in range(len(rho)) if full[i]]
+    events += ["waits" if height >= 4 * min(heights) else "lifted" for height in heights]
+    return np.array([max(rho[i], 4 * min(heights) / size[i]) if full[i] else rho[i] for i in range(len(rho))])
 
 
 def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: float, w: float, faces: int = 4) -> Now:
@@ -604,6 +611,7 @@ RUNS = {
         {"x": [-1.63, -0.15, -0.87, -0.51], "seed": 3},
         {"x": [0.001, 0.002, -0.001, 0.001], "share": 0.9, "w": 2.0},
         {"x": [-0.93, 0.91, -0.93, -1.26], "share": 0.9},
+        {"x": [-2.46, 3.1, -0.7, -0.73], "seed": 8},
     ],
     "endless data": [
         {"x": [-0.49, -0.89, -0.44, 0.03], "seed": 2},
@@ -626,7 +634,7 @@ JUDGED = {"good", "fair", "poor", "refused"}
 SEEN = {
     "equalities": JUDGED | {"refused, far", "refused, near", "raised", "hopeless", "bent back", "too far to bend back",
                             "nothing to bend back", "least damping", "fallen", "kept", "out of reach", "as far", "not as far"},
-    "noisy objective": JUDGED | {"corrected", "noise limits", "curvature limits", "raised", "bent back",
+    "noisy objective": JUDGED | {"corrected", "noise limits", "curvature limits", "raised", "lifted", "waits", "bent back",
                                  "too far to bend back"},
     "endless data": {"corrected", "noise limits", "raised", "poor", "curved down"},
     "finite data": {"full pass", "corrected", "not corrected", "noise limits", "raised", "hopeless", "rose", "fell",

@@ -35,6 +35,7 @@ from test_adaptive_penalty import (
     or_one,
     outside,
     problem,
+    raised,
     relax,
 )
 
@@ -165,7 +166,7 @@ def steer(p: Problem, now: Now, v: np.ndarray, solve: Callable, curvature: float
         enough = gained >= share * possible - unit @ np.where(before > 0, noise, 0.0)
         if enough or hopeless or not full.any():
             return rho, y, hopeless
-        rho = np.where(full, 4 * rho, rho)
+        rho = raised(rho, full, np.sqrt(now.row_square), events)
         events.append("raised")
         if used == 6:
             events.append("raised to the end")
