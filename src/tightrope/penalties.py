@@ -53,6 +53,11 @@ class Pass(NamedTuple):
         return Pass(objective, value, caution)
 
 
+def no_pass(value: Float[Array, " rows"]) -> Pass:
+    """Before the first pass: whatever that says is a fall."""
+    return Pass(jnp.asarray(jnp.inf, value.dtype), jnp.zeros_like(value), jnp.ones((), value.dtype))
+
+
 # ---- steering ----------------------------------------------------------------------------------------------------------
 
 

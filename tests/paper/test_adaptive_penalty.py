@@ -188,7 +188,7 @@ def best_in_box(v, h, J, low, high, rho, curvature, x, box) -> np.ndarray:
 
 
 def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray) -> Now:
-    """`first` is the whole data, or the sample whose halves are `halves`."""
+    """`first` is the sample whose halves are `halves`."""
     v, h, J = look(p, x, first)
     size = np.array([norm(row) for row in J])
     unit = J / or_one(size)[:, None]
@@ -200,19 +200,15 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray) ->
     length = restore if restore > 0 else max(1.0, norm(x))
     delta = float(bend if bend > 0 else or_one(norm(v) / length))
     found = [spread(a, b) for a, b in zip(*two_halves(p, x, halves), strict=True)]
-    noise = tuple(Measured(s, 0.0 if p.period else s, 0.0) for s in found)
+    noise = tuple(Measured(s, s, 0.0) for s in found)
     rho = np.maximum(2 * abs(guess), 0.1 * or_one(norm(v)) / or_one(size))
-    return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, 0.0, 0, first_pass(p, x, first), 1.0, [])
-
-
-def first_pass(p: Problem, x: np.ndarray, everything: Any) -> tuple[float, np.ndarray] | None:
-    return (p.objective(x, everything), p.rows(x, everything)) if p.period else None
+    return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, 0.0, 0, None, 1.0, [])
 
 
 def next_pass(p: Problem, now: Any, everything: Any, events: list) -> dict[str, Any]:
     """What all rows say of f and h, and κ: twice as large where f + Σρ_i dist(h_i, [low_i, high_i]) rose since the last one."""
     f, h = p.objective(now.x, everything), p.rows(now.x, everything)
-    before, after = (value + now.rho @ outside(p, rows) for value, rows in (now.last, (f, h)))
+    before, after = (value + now.rho @ outside(p, rows) for value, rows in (now.last or (np.inf, h), (f, h)))
     rose = after > before + 10 * EPS * (abs(f) + now.rho @ abs(h))
     events.append("rose" if rose else "fell, careful" if now.caution > 1 else "fell")
     return {"last": (f, h), "caution": 2 * now.caution if rose else max(0.9 * now.caution, 1.0)}
@@ -593,7 +589,7 @@ def run(name: str, x: list[float], *, seed: int = 0, share: float = 0.3, w: floa
     path = drive(problem(name), np.zeros(4), method, sizes=SIZES[name], steps=STEPS, seed=seed, start=x, multipliers=y)
     drawn = [batches(name, path.samples["step"][k]) for k in range(STEPS + 1)]
     everything = (DATA, OWN) if p.period else None
-    return path, algorithm(p, x, [halves for _, halves in drawn], everything or drawn[0][0], everything, y, share, w)
+    return path, algorithm(p, x, [halves for _, halves in drawn], drawn[0][0], everything, y, share, w)
 
 
 # ---- tests -------------------------------------------------------------------------------------------------------------

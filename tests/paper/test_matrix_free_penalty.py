@@ -25,7 +25,6 @@ from test_adaptive_penalty import (
     best_in_box,
     best_multipliers,
     close,
-    first_pass,
     forget,
     inverse_metric,
     learn_pair,
@@ -104,7 +103,7 @@ def square(a: np.ndarray) -> float:
 
 
 def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray, key: Any) -> Now:
-    """`first` is the whole data, or the sample whose halves are `halves`."""
+    """`first` is the sample whose halves are `halves`."""
     v, h, J = p.gradient(x, first), p.rows(x, first), p.jacobian(x, first)
     row_square = sum((J @ signs(jax.random.fold_in(key, i))) ** 2 / 16 for i in range(16))
     size = np.sqrt(row_square)
@@ -117,10 +116,9 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray, ke
     delta = float(bend if bend > 0 else or_one(norm(v) / length))
     seen = look(p, x, halves)
     spreads = square(seen.odd_g + y @ seen.odd_J), square(seen.odd_h)
-    noise = tuple(Measured(s, 0.0 if p.period else s, 0.0) for s in spreads)
+    noise = tuple(Measured(s, s, 0.0) for s in spreads)
     rho = np.maximum(2 * abs(guess), 0.1 * or_one(norm(v)) / or_one(size))
-    last = first_pass(p, x, first)
-    return Now(x, v + y @ J, h, noise, [], delta, delta, rho, y, row_square, 0.0, 0, last, 1.0, [])
+    return Now(x, v + y @ J, h, noise, [], delta, delta, rho, y, row_square, 0.0, 0, None, 1.0, [])
 
 
 def correct(p: Problem, now: Now, here: Seen, everything: Any, k: int, events: list) -> Now:
@@ -296,7 +294,7 @@ def run(
     path = drive(problem(name), np.zeros(4), method, sizes=SIZES[name], steps=steps, seed=seed, start=x, multipliers=y)
     drawn = [batches(name, path.samples["step"][k]) for k in range(steps + 1)]
     everything = (DATA, OWN) if p.period else None
-    found = [start(p, x, drawn[0][1], everything or drawn[0][0], y, path.keys[0])]
+    found = [start(p, x, drawn[0][1], drawn[0][0], y, path.keys[0])]
     for k in range(1, steps + 1):
         found.append(step(p, found[-1], drawn[k][1], everything, k, share, w, path.keys[k], faces))
     return path, found
@@ -320,6 +318,7 @@ RUNS = {
     "finite data": [
         {"x": [0.001, 0.001, 0.0, 0.001], "seed": 7, "share": 0.9},
         {"x": [-0.001, 0.0, 0.0, -0.001], "seed": 7, "w": 40.0},
+        {"x": [-0.38, 1.75, 2.35, 2.16], "seed": 7, "w": 40.0},
     ],
     "box": [
         {"x": [0.55, 0.78, 0.66, 0.75], "seed": 2},

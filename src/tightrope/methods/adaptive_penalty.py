@@ -46,7 +46,7 @@ from ..data import Dataset
 from ..metric import Metric, Pairs, metric, no_pairs, with_pair
 from ..noise import Noise, smooth, spread
 from ..oracle import Oracle, Sample
-from ..penalties import Pass, Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
+from ..penalties import Pass, Solved, Steering, decrease_rounding, judge, no_pass, outside, relaxed, steer
 from ..subproblems import held_multipliers, or_one, range_multipliers, range_multipliers_on_set
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 
@@ -178,9 +178,8 @@ class AdaptivePenalty(SelfTunedPenalty):
     # ------------------------------------------------------------------ the start
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
-        sample = oracle.everything() if full_pass_period(oracle) else draw.samples["step"]
-        objective, estimates = _look(oracle, x, sample)
-        v, h, J = estimates
+        sample = draw.samples["step"]
+        v, h, J = estimates = _at(oracle, x, sample)
         size = jnp.linalg.norm(J, axis=1)
         scale = 1.0 / or_one(size)
         unit = J * scale[:, None]
@@ -196,12 +195,11 @@ class AdaptivePenalty(SelfTunedPenalty):
         restore = jnp.linalg.norm(outside(h, oracle.rows) * scale)
         length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
         curvature = jnp.where((bend > 0) & jnp.isfinite(bend), bend, or_one(speed / length))
-        noise = _spreads(_halves(oracle, x, draw.samples["step"]))
-        error = 0.0 if full_pass_period(oracle) else 1.0
+        noise = _spreads(_halves(oracle, x, sample))
         return State(
             x,
             estimates,
-            noise=tuple(Noise(spread, error * spread, jnp.zeros((), x.dtype)) for spread in noise),  # pyright: ignore
+            noise=tuple(Noise(spread, spread, jnp.zeros((), x.dtype)) for spread in noise),  # pyright: ignore
             pairs=no_pairs(PAIRS, x, curvature),
             damping=curvature,
             penalty=jnp.maximum(2.0 * jnp.abs(multipliers), 0.1 * or_one(speed) * scale),
@@ -209,7 +207,7 @@ class AdaptivePenalty(SelfTunedPenalty):
             row_size=size,
             stuck=jnp.zeros((), x.dtype),
             refused=jnp.int32(0),
-            last_pass=Pass(objective, h, jnp.ones((), x.dtype)),
+            last_pass=no_pass(h),
         )
 
     # ------------------------------------------------------------------ a step

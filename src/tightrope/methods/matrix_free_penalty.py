@@ -48,7 +48,7 @@ from ..matrix_free import (
 from ..metric import Pairs, metric, no_pairs, with_pair
 from ..noise import Noise, smooth
 from ..oracle import Oracle, Sample
-from ..penalties import Pass, Solved, Steering, decrease_rounding, judge, outside, relaxed, steer
+from ..penalties import Pass, Solved, Steering, decrease_rounding, judge, no_pass, outside, relaxed, steer
 from ..subproblems import or_one
 from .adaptive_penalty import FACES, PAIRS, SelfTunedPenalty, Trial, full_pass_period, halves_of
 from .base import Draw, Info
@@ -117,9 +117,8 @@ class MatrixFreePenalty(SelfTunedPenalty):
     # ------------------------------------------------------------------ the start
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
-        period = full_pass_period(oracle)
-        sample = oracle.everything() if period else draw.samples["step"]
-        objective, gradient = oracle.value_and_grad(x, sample)
+        sample = draw.samples["step"]
+        gradient = oracle.grad(x, sample)
         value, jacobian = linearise(lambda y: oracle.c(y, sample), x)
         square = row_squares(jacobian, x, draw.key)
         size, speed, free = jnp.sqrt(square), jnp.linalg.norm(gradient), jnp.full_like(value, jnp.inf)
@@ -138,15 +137,14 @@ class MatrixFreePenalty(SelfTunedPenalty):
         restore = jnp.linalg.norm(outside(value, oracle.rows) / or_one(size))
         length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
         curvature = jnp.where((bend > 0) & jnp.isfinite(bend), bend, or_one(speed / length))
-        look = _look(oracle, x, draw.samples["step"])
+        look = _look(oracle, x, sample)
         odd = look.odd_gradient + look.odd_pull(oracle.multipliers)
-        error = 0.0 if period else 1.0
         return State(
             x,
             gradient + jacobian.pull(oracle.multipliers),
             value,
             noise=tuple(  # pyright: ignore
-                Noise(jnp.sum(a**2), error * jnp.sum(a**2), jnp.zeros((), x.dtype)) for a in (odd, look.odd_value)
+                Noise(jnp.sum(a**2), jnp.sum(a**2), jnp.zeros((), x.dtype)) for a in (odd, look.odd_value)
             ),
             pairs=no_pairs(PAIRS, x, curvature),
             damping=curvature,
@@ -155,7 +153,7 @@ class MatrixFreePenalty(SelfTunedPenalty):
             row_square=square,
             stuck=jnp.zeros((), x.dtype),
             refused=jnp.int32(0),
-            last_pass=Pass(objective, value, jnp.ones((), x.dtype)),
+            last_pass=no_pass(value),
         )
 
     # ------------------------------------------------------------------ a step
