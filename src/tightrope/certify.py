@@ -27,8 +27,8 @@ from .measurement import BATCH_ROWS, LEAST_BATCHES, NEAR, Measured, Plan, measur
 from .near_stationarity import near_stationarity
 from .oracle import Oracle
 from .parameters import Parameters
-from .problem import Problem
-from .programs import made_once, programs_for
+from .problem import Problem, made_once
+from .programs import programs_for
 from .reformulate import bounds, oracle_for
 from .row_bounds import bounded_entries
 from .validate import check_functions, number

@@ -38,8 +38,7 @@ from .data import Dataset, Span
 from .domains import Reals
 from .intervals import student_width
 from .oracle import Oracle, Sample
-from .problem import Problem
-from .programs import made_once
+from .problem import Problem, made_once
 
 WHOLE = 2**16
 """Data with at most this many rows is used whole."""

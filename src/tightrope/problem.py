@@ -354,7 +354,7 @@ class Problem:
         self.domain: Domain = Reals() if domain is None else domain
         self.data = data
         self.smooth = smooth
-        self.programs: dict[Any, Any] = {}  # compiled programs live here so that they die with the problem
+        self.programs: dict[Any, Any] = {}  # what is compiled or checked once lives here, and dies with the problem
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -366,3 +366,10 @@ class Problem:
         constraints = ", ".join(f"{c.name} ({c.kind})" for c in self.constraints) or "none"
         name = getattr(self.objective, "__name__", "objective")
         return f"Problem(objective {name!r}, constraints: {constraints}, domain {type(self.domain).__name__})"
+
+
+def made_once(problem: Problem, key: Any, make: Callable[[], Any]) -> Any:
+    """What `make` returns, kept on the problem."""
+    if key not in problem.programs:
+        problem.programs[key] = make()
+    return problem.programs[key]

@@ -7,7 +7,6 @@ seed, hyper-parameter, horizon or cadence is a new argument.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from .evaluation import Evaluation, evaluate
 from .loop import Carry, advance, info_shape, start
 from .methods.base import Draw, Method
 from .oracle import Oracle, Sample
-from .problem import Problem
+from .problem import Problem, made_once
 
 
 class Probe(NamedTuple):
@@ -164,10 +163,3 @@ def constant_counts(problem: Problem, oracle: Oracle, method: Method, carry: Car
         return {name: count for name, count in info._asdict().items() if isinstance(count, int)}
 
     return made_once(problem, ("counts", oracle.parameters.key, jax.tree.structure(method), lanes), count)
-
-
-def made_once(problem: Problem, key: Any, make: Callable[[], Any]) -> Any:
-    """What `make` returns, kept on the problem."""
-    if key not in problem.programs:
-        problem.programs[key] = make()
-    return problem.programs[key]

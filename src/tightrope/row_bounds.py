@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .intervals import bounded_mean, place_bet
 from .measurement import BATCH_ROWS, PILOT, Plan
 from .oracle import Oracle, Term
-from .problem import Problem
-from .programs import made_once
+from .problem import Problem, made_once
 
 
 def bounded_entries(

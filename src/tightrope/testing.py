@@ -27,8 +27,8 @@ from .loop import Carry, advance, start
 from .methods.base import Accepts, Info, Method, as_arrays, constants
 from .oracle import Oracle
 from .parameters import Parameters
-from .problem import Problem, affine, at_most, between, equals
-from .programs import constant_counts, made_once
+from .problem import Problem, affine, at_most, between, equals, made_once
+from .programs import constant_counts
 from .reformulate import oracle_for, refusal
 from .result import Result
 from .solve import solve

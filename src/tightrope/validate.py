@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from .data import Dataset, Source
 from .parameters import Parameters
-from .problem import Constraint, Problem
+from .problem import Constraint, Problem, made_once
 
 
 def number(owner: str, argument: str, value: Any, *, low: float, high: float = math.inf, strict: bool = True) -> float:
@@ -42,7 +42,11 @@ def check_seed(owner: str, seed: Any) -> int:
 
 
 def check_functions(problem: Problem, parameters: Parameters) -> list[int]:
-    """How many numbers each constraint returns, by tracing every function on the shape of a batch."""
+    """How many numbers each constraint returns, by tracing every function on the shape of a batch; once for a shape of x."""
+    return made_once(problem, ("sizes", parameters.key), lambda: _traced_sizes(problem, parameters))
+
+
+def _traced_sizes(problem: Problem, parameters: Parameters) -> list[int]:
     params = parameters.unravel(parameters.start)
     try:
         problem.domain.check(parameters.unravel_arrays(parameters.start))

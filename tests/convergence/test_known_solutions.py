@@ -16,6 +16,7 @@ With FULL=1 in the environment every method runs on every problem that it takes,
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -156,7 +157,8 @@ def exact(problem, x):
     """The problem's oracle and the sample to call it on."""
     parameters = Parameters(x)
     oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
-    return evaluation_data(oracle)
+    data, sample = evaluation_data(oracle)
+    return replace(oracle, data=data), sample
 
 
 def distance_scale(problem_name, convex):

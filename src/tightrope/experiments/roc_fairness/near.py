@@ -18,8 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ...near_stationarity import Bent, Look, Proximal, Scales
-from ...problem import Problem
-from ...programs import made_once
+from ...problem import Problem, made_once
 
 LENGTH = 0.5
 """The scale of the solver's tolerance: it stops at a proven error of a thousandth of ‖x̂ − x‖ + LENGTH/10."""

@@ -26,8 +26,7 @@ from jaxtyping import Array, Float
 from ...datasets import load
 from ...datasets import split as divide
 from ...domains import L2Ball
-from ...problem import Problem, at_most
-from ...programs import made_once
+from ...problem import Problem, at_most, made_once
 from . import config
 from .near import NearStationarity
 
