@@ -98,6 +98,26 @@ def test_more_half_spaces_than_dimensions_without_a_common_point_are_called_infe
     assert result.violation >= worst
 
 
+def test_constraints_a_million_away_are_met():
+    """What was further away than max(1, ‖x‖) counted as out of reach: no penalty was raised, and the status was infeasible."""
+    problem = tr.Problem(lambda x: jnp.sum(x**2), tr.at_least(lambda x: x[0] + jnp.sqrt(1.0 + x[1] ** 2), 1e6))
+    result = tr.solve(problem, jnp.zeros(2), steps=300)
+    assert result.status == "budget"
+    assert result.certificate.verdict == "feasible"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [lambda x: jnp.stack([x[0] - x[1], x[0] - x[1] + 1.0]), lambda x: jnp.exp(x[0]) + jnp.exp(-x[0])],
+    ids=["two parallel planes", "exponentials"],
+)
+def test_what_cannot_hold_is_called_infeasible_though_the_objective_falls_for_ever(rows):
+    """x ran away, in steps that doubled, until rounding or its own size hid that the violation is stationary."""
+    result = tr.solve(tr.Problem(lambda x: x[0] + 2.0 * x[1], tr.equals(rows, 0.0)), jnp.array([1.0, 1.0]), steps=1000)
+    assert result.status == "infeasible"
+    assert 0.4 < result.violation < 2.1
+
+
 @pytest.mark.parametrize("name", ["noisy_fall", "fall_in_orthant"])
 def test_what_falls_without_end_is_called_unbounded(name):
     problem, x0, _ = tr.zoo.infeasible.unbounded()[name]()

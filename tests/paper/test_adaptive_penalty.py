@@ -214,11 +214,6 @@ def next_pass(p: Problem, now: Any, everything: Any, events: list) -> dict[str, 
     return {"last": (f, h), "caution": 2 * now.caution if rose else max(0.9 * now.caution, 1.0)}
 
 
-def nearby(p: Problem, x: np.ndarray) -> float:
-    """The diagonal of the box, or as far as x is from the origin."""
-    return max(1.0, norm(x)) if p.box is None else np.sqrt(x.size) * (p.box[1] - p.box[0])
-
-
 def relax(rho: np.ndarray, y: np.ndarray, size: np.ndarray, v: np.ndarray, events: list) -> np.ndarray:
     """Where every |y_i| < ρ_i: down to 0.8 ρ, no further than ten times what the hardest row needs, or a tenth of ‖v‖."""
     if np.any(abs(y) >= rho):
@@ -228,32 +223,33 @@ def relax(rho: np.ndarray, y: np.ndarray, size: np.ndarray, v: np.ndarray, event
     return np.where(need < rho, np.maximum(0.8 * rho, need), rho)
 
 
-def steer(p: Problem, now: Now, solve: Callable, curvature: float, share: float, events: list) -> tuple:
+def steer(
+    p: Problem, now: Now, solve: Callable, truth: Callable, curvature: float, share: float, events: list
+) -> tuple:
     """The penalties, the multipliers, and whether the violation cannot be made smaller.
 
-    `solve(weight, ρ)` gives for the gradient weight · v the multipliers, where the rows end, dᵀMd and ‖d‖.
+    `solve(weight, ρ)` gives for the gradient weight · v the multipliers, where the linearised rows end, dᵀMd and d;
+    `truth(d)` where the rows themselves end.
     """
-    v, h, x = now.v, now.h, now.x
+    v, h = now.v, now.h
     before, noise = outside(p, h), 100 * EPS * abs(h)
     rho, y, hopeless, used = now.rho.copy(), now.y, False, 0
-    change, most = 0.0 * h, 1.0
+    change, most, way, units = 0.0 * h, 1.0, None, 1 / or_one(now.row_size)
     if np.any(before > noise):
         size = or_one(np.array([norm(row) for row in now.J]))
-        _, end, most, length = solve(0.0, EPS**-0.5 * curvature * np.max(before / size) / size)
+        _, end, most, way = solve(0.0, EPS**-0.5 * curvature * np.max(before / size) / size)
         change, used = end - h, 1
-        reach = min(1.0, nearby(p, x) / or_one(length))
-        left = np.sum(outside(p, h + reach * change) / or_one(now.row_size))
-        hopeless = bool(left > 0.99 * np.sum(before / or_one(now.row_size)))
-        events.append("restored")
-        events.append("out of reach" if reach < 1 else "within reach")
+        hopeless = bool(units @ outside(p, end) > 0.99 * units @ before)
+        events.append("no way" if hopeless else "a way")
     while used < 6:
         y, end, square, _ = solve(1.0, rho)
         used += 1
         as_far = np.sqrt(min(1.0, max(square, v @ v / curvature) / or_one(most)))
         events.append("as far" if as_far == 1 else "not as far")
-        units = 1 / or_one(now.row_size)
         possible = units @ (before - outside(p, h + as_far * change))
         gained = units @ (before - outside(p, end))
+        if used == 2 and way is not None and not hopeless and gained < 0.01 * units @ before:
+            hopeless = no_part_helps(p, way, truth, units, before, events)
         if not gained < share * possible - units @ np.where(before > 0, noise, 0):
             break
         if hopeless:
@@ -268,6 +264,16 @@ def steer(p: Problem, now: Now, solve: Callable, curvature: float, share: float,
     else:
         events.append("raised to the end")
     return rho, y, hopeless
+
+
+def no_part_helps(
+    p: Problem, way: np.ndarray, truth: Callable, units: np.ndarray, before: np.ndarray, events: list
+) -> bool:
+    """Whether no part of the restoring step takes away a hundredth of the violation."""
+    left = [units @ outside(p, truth(part * way)) for part in (1, 0.25, 0.06, 0.02)]
+    hopeless = not any(one <= 0.99 * units @ before for one in left)
+    events.append("looked: no part helps" if hopeless else "looked: a part helps")
+    return hopeless
 
 
 def raised(rho: np.ndarray, full: np.ndarray, size: np.ndarray, events: list) -> np.ndarray:
@@ -311,16 +317,22 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         y = best_multipliers(J @ H @ J.T, h - weight * J @ H @ v, p.low, p.high, rho)
         d = -H @ (weight * v + y @ J)
         square = d @ (weight * -v - y @ J)
-        return y, h + J @ d, square, np.sqrt(square / curvature)
+        return y, h + J @ d, square, d
 
     def box_solve(weight: float, rho: np.ndarray) -> tuple:
         y = best_in_box(weight * v, h, J, p.low, p.high, rho, curvature, x, p.box)
         d = np.clip(x - (weight * v + y @ J) / curvature, *p.box) - x
-        return y, h + J @ d, curvature * d @ d, norm(d)
+        return y, h + J @ d, curvature * d @ d, d
 
-    rho, y, hopeless = (
-        steer(p, now, box_solve if p.box else free_solve, curvature, share, events) if m else (now.rho, now.y, False)
-    )
+    def truth(d: np.ndarray) -> np.ndarray:
+        if not p.noisy_rows:
+            return p.rows(x + d, None)
+        old_h, old_J = ((here[0][i] + here[1][i]) / 2 for i in (1, 2))
+        return h + (J - old_J) @ d + sum(p.rows(x + d, half) for half in halves) / 2 - old_h
+
+    solve, rho, y, hopeless = box_solve if p.box else free_solve, now.rho, now.y, False
+    if m:
+        rho, y, hopeless = steer(p, now, solve, truth, curvature, share, events)
     events.append("hopeless" if hopeless else "hope")
     along, fixed = np.ones(n), np.zeros(n)
     if p.box:
@@ -398,7 +410,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         between = 2 * sigma < needed < 10 * max(sigma, delta)
         events.append("refused" if between else "refused, far" if needed > 2 * sigma else "refused, near")
         following = min(following, 1e12 * delta)
-    pairs, delta = learn_pair(now.pairs, delta, move, change + y @ turn, accept)
+    pairs, delta = learn_pair(now.pairs, delta, move, change + y @ turn, accept and not hopeless)
     if delta == now.delta / 2:
         events.append("straight")
     if following < 1e-6 * delta:
@@ -628,8 +640,9 @@ RUNS = {
 }
 JUDGED = {"good", "fair", "poor", "refused"}
 SEEN = {
-    "equalities": JUDGED | {"refused, far", "refused, near", "raised", "hopeless", "bent back", "too far to bend back",
-                            "nothing to bend back", "least damping", "fallen", "kept", "out of reach", "as far", "not as far"},
+    "equalities": JUDGED | {"refused, far", "refused, near", "raised", "hopeless", "looked: a part helps",
+                            "looked: no part helps", "bent back", "too far to bend back",
+                            "nothing to bend back", "least damping", "fallen", "kept", "as far", "not as far"},
     "noisy objective": JUDGED | {"corrected", "noise limits", "curvature limits", "raised", "lifted", "waits", "bent back",
                                  "too far to bend back"},
     "endless data": {"corrected", "noise limits", "raised", "poor", "curved down"},
@@ -674,6 +687,21 @@ def same(state: Any, expected: Now, rtol: float) -> None:
     assert int(state.refused) == expected.refused
 
 
+def costs_but_looks(p: Problem, path: Path, expected: list[Any]) -> set[tuple[int, ...]]:
+    """What steps cost, less four values of the rows where parts of the restoring step were looked up.
+
+    Whether they were is rounding's decision once there is next to no violation.
+    """
+    looked = [4 * any(event.startswith("looked") for event in now.events) for now in expected[1:]]
+    least = min(info.constraint_values - info.constraint_jacobians for info in path.infos)
+    extra = [info.constraint_values - info.constraint_jacobians - least for info in path.infos]
+    hardly = [k for k, now in enumerate(expected[:-1]) if np.max(outside(p, now.h), initial=0.0) < 1e-8]
+    certain = min([len(extra), *hardly])
+    assert extra[:certain] == looked[:certain]
+    assert set(extra) <= {0, 4}
+    return {tuple(np.subtract(info, (0, more, 0, 0))) for info, more in zip(path.infos, extra, strict=True)}
+
+
 @pytest.mark.parametrize("name", list(RUNS))
 def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
     """Iterates over all steps; everything else until steps are so short that rounding decides."""
@@ -686,7 +714,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
         for k in range(min([STEPS, *short]) + 1):
             same(path.states[k], expected[k], 1e-9)
         events |= {event for now in expected for event in now.events}
-        assert name not in COSTS or set(path.infos) == COSTS[name]
+        assert name not in COSTS or costs_but_looks(BY_HAND[name], path, expected) == COSTS[name]
         for state, now in zip(path.states, expected, strict=True):
             np.testing.assert_array_equal(path.method.multipliers(state), state.multipliers)
             assert path.method.conclusion(state) == ("infeasible" if now.stuck > 0.5 else None)

@@ -111,13 +111,14 @@ class Face(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Where a step leads, with its penalties and multipliers and the decrease that is foreseen."""
+    """Where a step leads, with its penalties and multipliers and the decrease that is foreseen; `looked`: see `Steering`."""
 
     x: Float[Array, " n"]
     penalty: Float[Array, " rows"]
     multipliers: Float[Array, " rows"]
     foreseen: Float[Array, ""]
     hopeless: Bool[Array, ""]
+    looked: Int[Array, ""]
 
 
 class SelfTunedPenalty(Method):
@@ -142,11 +143,6 @@ class SelfTunedPenalty(Method):
         gradient = state.noise[0]
         memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
         return state.last_pass.caution * jnp.sqrt(memory * gradient.change / self.wobble)
-
-    def reach(self, oracle: Oracle, x: Float[Array, " n"]) -> Float[Array, ""]:
-        """How far is not too far to restore feasibility: anywhere in X where that is bounded, else max(1, ‖x‖)."""
-        diameter = oracle.diameter()
-        return jnp.where(jnp.isfinite(diameter), diameter, jnp.maximum(1.0, jnp.linalg.norm(x)))
 
     def multipliers(self, state: Any) -> Float[Array, " rows"]:
         return state.multipliers
@@ -215,13 +211,14 @@ class AdaptivePenalty(SelfTunedPenalty):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         state, here, info = _correct(oracle, state, draw)
         state = state._replace(damping=jnp.maximum(state.damping, self.least_damping(oracle, state)))
-        trial = self._trial(oracle, state, draw.samples["step"])
-        return _taken(oracle, state, trial, here, _halves(oracle, trial.x, draw.samples["step"]), draw.k), info
+        trial = self._trial(oracle, state, here, draw.samples["step"])
+        state = _taken(oracle, state, trial, here, _halves(oracle, trial.x, draw.samples["step"]), draw.k)
+        return state, info._replace(constraint_values=info.constraint_values + trial.looked)
 
-    def _trial(self, oracle: Oracle, state: State, sample: Sample) -> Trial:
+    def _trial(self, oracle: Oracle, state: State, here: Estimates, sample: Sample) -> Trial:
         """Where the subproblem's step leads, bent back."""
         v, h, _ = state.estimates
-        face, steering = self._subproblem(oracle, state)
+        face, steering = self._subproblem(oracle, state, here, sample)
         penalty, y = steering.penalty, steering.multipliers
         weights = _weights(y)
         square = weights @ face.inner @ weights
@@ -232,19 +229,19 @@ class AdaptivePenalty(SelfTunedPenalty):
         if h.size and not oracle.stochastic_constraints:
             new = new + _bend_back(oracle, face, oracle.c(new, sample), penalty, y, square)
         new = new if oracle.whole_space else oracle.project(new)
-        return Trial(new, penalty, y, foreseen, steering.hopeless)
+        return Trial(new, penalty, y, foreseen, steering.hopeless, steering.looked)
 
     # ------------------------------------------------------------------ the subproblem
 
-    def _subproblem(self, oracle: Oracle, state: State) -> tuple[Face, Steering]:
+    def _subproblem(self, oracle: Oracle, state: State, here: Estimates, sample: Sample) -> tuple[Face, Steering]:
         """The face of X that the step ends in, and its penalties and multipliers."""
         v, h, J = state.estimates
         whole = _face(state.pairs, state.damping, jnp.concatenate([v[None], J]), jnp.zeros_like(v), h)
-        steering = self._steer(oracle, state, whole)
+        steering = self._steer(oracle, state, whole, here, sample)
         return (whole, steering) if oracle.whole_space else _on_set(oracle, state, steering)
 
-    def _steer(self, oracle: Oracle, state: State, whole: Face) -> Steering:
-        """The penalties, raised where they hold a step back."""
+    def _steer(self, oracle: Oracle, state: State, whole: Face, here: Estimates, sample: Sample) -> Steering:
+        """The penalties, raised where they hold a step back; what the sample says of a longer step as in `_taken`."""
         (v, h, J), x, curvature = state.estimates, state.x, state.pairs.curvature + state.damping
         low, high = oracle.rows.low, oracle.rows.high
 
@@ -253,14 +250,23 @@ class AdaptivePenalty(SelfTunedPenalty):
                 reach = h - weight * whole.inner[1:, 0]
                 y = range_multipliers(whole.inner[1:, 1:], reach, low, high, penalty, y)
                 weights = _weights(y, weight)
-                square = weights @ whole.inner @ weights
-                return Solved(y, whole.end(weights), square, jnp.sqrt(jnp.maximum(square / curvature, 0.0)))
+                return Solved(y, whole.end(weights), weights @ whole.inner @ weights)
             y = range_multipliers_on_set(weight * v, h, J, low, high, penalty, 1.0 / curvature, x, oracle.project, y)
             d = oracle.project(x - (weight * v + y @ J) / curvature) - x
-            return Solved(y, h + J @ d, curvature * d @ d, jnp.linalg.norm(d))
+            return Solved(y, h + J @ d, curvature * d @ d)
+
+        def truth(y: Array, part: Array) -> Array:
+            way = whole.step(_weights(y, 0.0)) if oracle.whole_space else oracle.project(x - y @ J / curvature) - x
+            d = part * way
+            found = oracle.c(x + d, sample)
+            if not oracle.stochastic_constraints:
+                return found
+            _, old_h, old_J = _mean(here)
+            return h + (J - old_J) @ d + found - old_h
 
         return steer(
             solve,
+            truth,
             oracle.rows,
             h,
             state.penalty,
@@ -268,7 +274,6 @@ class AdaptivePenalty(SelfTunedPenalty):
             share=self.steering,
             speed=whole.plain[0, 0],
             curvature=curvature,
-            reach=self.reach(oracle, x),
             size=jnp.sqrt(jnp.diag(whole.plain)[1:]),
             largest_size=state.row_size,
         )
@@ -423,7 +428,7 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Estimates, there: E
     size = jnp.linalg.norm(J, axis=1)
     rounding = decrease_rounding(x, h, size, trial.penalty, speed, square)
     accept, damping = judge(seen, trial.foreseen, rounding, square, state.damping, state.pairs.curvature, finite)
-    pairs = with_pair(state.pairs, move, 0.5 * (bent[0] + bent[1]), accept)
+    pairs = with_pair(state.pairs, move, 0.5 * (bent[0] + bent[1]), accept & ~trial.hopeless)
     x, estimates = jax.tree.map(
         lambda a, b: jnp.where(accept, a, b),
         (trial.x, Estimates(v + change, h_there, J_there)),

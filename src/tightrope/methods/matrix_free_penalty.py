@@ -164,14 +164,15 @@ class MatrixFreePenalty(SelfTunedPenalty):
         state, info = _correct(oracle, state, here, draw)
         state = state._replace(damping=jnp.maximum(state.damping, self.least_damping(oracle, state)))
         trial = self._trial(oracle, state, here, sample)
-        return _taken(oracle, state, trial, here, _look(oracle, trial.x, sample), draw.k), info
+        state = _taken(oracle, state, trial, here, _look(oracle, trial.x, sample), draw.k)
+        return state, info._replace(constraint_values=info.constraint_values + trial.looked)
 
     def _trial(self, oracle: Oracle, state: State, here: Look, sample: Sample) -> Trial:
         """Where the subproblem's step leads, bent back."""
         x, h, (push, pull) = state.x, state.value, here.jacobian
         curvature = state.pairs.curvature + state.damping
         v = state.gradient - pull(state.multipliers)
-        steering = self._steer(oracle, state, here, v)
+        steering = self._steer(oracle, state, here, v, sample)
         penalty, y = steering.penalty, steering.multipliers
         if oracle.whole_space:
             face = Face(metric(state.pairs, state.damping).apply, jnp.zeros_like(x))
@@ -186,10 +187,10 @@ class MatrixFreePenalty(SelfTunedPenalty):
         if h.size and not oracle.stochastic_constraints:
             new = new + _bend_back(oracle, state, here, face, oracle.c(new, sample), penalty, y, square)
         new = new if oracle.whole_space else oracle.project(new)
-        return Trial(new, penalty, y, foreseen, steering.hopeless)
+        return Trial(new, penalty, y, foreseen, steering.hopeless, steering.looked)
 
-    def _steer(self, oracle: Oracle, state: State, here: Look, v: Float[Array, " n"]) -> Steering:
-        """The penalties, raised where they hold a step back."""
+    def _steer(self, oracle: Oracle, state: State, here: Look, v: Float[Array, " n"], sample: Sample) -> Steering:
+        """The penalties, raised where they hold a step back; what the sample says of a longer step as in `_taken`."""
         x, h, rows, (push, pull) = state.x, state.value, oracle.rows, here.jacobian
         inverse, curvature = metric(state.pairs, state.damping).apply, state.pairs.curvature + state.damping
         size, drop = jnp.sqrt(state.row_square), push(inverse(v))
@@ -201,16 +202,22 @@ class MatrixFreePenalty(SelfTunedPenalty):
                 )
                 force = weight * v + pull(y)
                 d = -inverse(force)
-                return Solved(y, h + push(d), -d @ force, jnp.linalg.norm(d), near)
+                return Solved(y, h + push(d), -d @ force, near)
             limits = rows.low, rows.high, penalty, 1.0 / curvature
             y, near = range_multipliers_on_set_by_products(
                 weight * v, h, here.jacobian, *limits, x, oracle.project, y, size
             )
             d = oracle.project(x - (weight * v + pull(y)) / curvature) - x
-            return Solved(y, h + push(d), curvature * d @ d, jnp.linalg.norm(d), near)
+            return Solved(y, h + push(d), curvature * d @ d, near)
+
+        def truth(y: Array, part: Array) -> Array:
+            way = -inverse(pull(y)) if oracle.whole_space else oracle.project(x - pull(y) / curvature) - x
+            found = oracle.c(x + part * way, sample)
+            return h + found - here.value if oracle.stochastic_constraints else found
 
         return steer(
             solve,
+            truth,
             rows,
             h,
             state.penalty,
@@ -218,7 +225,6 @@ class MatrixFreePenalty(SelfTunedPenalty):
             share=self.steering,
             speed=v @ v,
             curvature=curvature,
-            reach=self.reach(oracle, x),
             size=size,
             largest_size=size,
         )
@@ -351,7 +357,7 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Look, there: Look, 
     size = jnp.sqrt(state.row_square)
     rounding = decrease_rounding(x, state.value, size, trial.penalty, speed, square)
     accept, damping = judge(seen, trial.foreseen, rounding, square, state.damping, state.pairs.curvature, finite)
-    pairs = with_pair(state.pairs, move, bend, accept)
+    pairs = with_pair(state.pairs, move, bend, accept & ~trial.hopeless)
     known, walked = finite & (square > 0), jnp.where(accept, square, 0.0)
     of_gradient, of_value = state.noise
     beyond_noise = jnp.sum(outside(state.value, oracle.rows) ** 2) > 9.0 * of_value.error
