@@ -112,7 +112,7 @@ def test_constraints_a_million_away_are_met():
     ids=["two parallel planes", "exponentials"],
 )
 def test_what_cannot_hold_is_called_infeasible_though_the_objective_falls_for_ever(rows):
-    """x ran away, in steps that doubled, until rounding or its own size hid that the violation is stationary."""
+    """Before, x ran away in steps that doubled, until rounding or its own size hid that the violation is stationary."""
     result = tr.solve(tr.Problem(lambda x: x[0] + 2.0 * x[1], tr.equals(rows, 0.0)), jnp.array([1.0, 1.0]), steps=1000)
     assert result.status == "infeasible"
     assert 0.4 < result.violation < 2.1
