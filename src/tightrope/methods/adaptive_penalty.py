@@ -6,7 +6,7 @@ same solutions. One loop, with estimates v, ĥ, Ĵ of ∇F, h and the Jacobian a
     correct     v ← v + a (∇f(x, ξ) − v), ĥ and Ĵ likewise          a = e/(e + s): error of the estimate, noise of a sample
     step        d = argmin vᵀd + ½ dᵀMd + Σ ρ_i dist(ĥ_i + Ĵ_i d, [low_i, high_i]) over x + d in X          multipliers y
     steer       ρ_i ← max(ρ_i, 4 min_j ρ_j‖Ĵ_j‖/‖Ĵ_i‖), i and j among the rows with |y_i| = ρ_i, while d takes away less than a
-                share of the violation that a step of its length can
+                share of the violation that a step of its length can; not where nothing leads nearer to the constraints
     bend back   x⁺ = x + d − M⁻¹Ĵᵀq, with q such that the rows that d holds at an end of their range stay there; only
                 where constraints are deterministic
     judge       r = (decrease seen) / (decrease foreseen), on ξ at both points; x⁺ is refused where r ≤ 0.1
@@ -169,7 +169,9 @@ class AdaptivePenalty(SelfTunedPenalty):
         (True, 1.828)
     """
 
-    cost: ClassVar[str] = "2 ∇f, 2 J (deterministic: 1 each), 1 c; finite data: a full pass every N/4b steps"
+    cost: ClassVar[str] = (
+        "2 ∇f, 2 J (deterministic: 1 each), 1 c, 4 more where a step hardly helps; finite data: a full pass every N/4b steps"
+    )
 
     # ------------------------------------------------------------------ the start
 
