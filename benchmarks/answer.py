@@ -37,7 +37,7 @@ import tightrope as tr
 
 METHOD = tr.methods.AdaptivePenalty()
 EPOCHS, ACCURACY, VIOLATION, BOUND = 10, 1e-4, 1e-4, 0.05
-RECORDS = 8
+RECORDS = 39
 """Records in the time of one pass of batches."""
 
 PLAIN = "NumPy, float64"
