@@ -428,7 +428,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         rho = relax(rho, y, np.array([norm(row) for row in J]), v, events)
         x, v, h, J = new, v + change, h_there, J_there
     row_size = np.maximum(now.row_size, [norm(row) for row in new_J]) if accept else now.row_size
-    far_off = np.sum(outside(p, now.h) ** 2) > 9 * now.noise[1].e
+    far_off = np.sum(outside(p, now.h) ** 2) > 9 * (now.noise[1].e + now.noise[2].e * now.x @ now.x)
     return Now(
         x, v, h, J, tuple(noise), pairs, delta, max(following, 1e-6 * delta), rho, y, row_size,
         forget(now.stuck, float(hopeless and far_off), k), now.refused + (not accept), now.last, now.caution, events,

@@ -439,7 +439,8 @@ def _taken(oracle: Oracle, state: State, trial: Trial, here: Estimates, there: E
     known, walked = finite & (square > 0), jnp.where(accept, square, 0.0)
     gradient, value, jacobian = state.noise
     row_size = jnp.maximum(state.row_size, jnp.sqrt(row_square))
-    beyond_noise = jnp.sum(outside(h, oracle.rows) ** 2) > 9.0 * value.error
+    hidden = value.error + jacobian.error * jnp.sum(state.x**2)  # over a distance of ‖x‖, by errors of Ĵ
+    beyond_noise = jnp.sum(outside(h, oracle.rows) ** 2) > 9.0 * hidden
     return State(
         x,
         estimates,
