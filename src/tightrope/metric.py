@@ -56,7 +56,7 @@ def with_pair(
     """The pairs with one more in the place of the oldest; one that is not finite, or no step, is left out.
 
     A step along which the gradient did not change says that there is less curvature than was thought: δ is halved, if the step
-    was `taken`; where it was refused, something else than the gradient bends.
+    was `taken` to get somewhere; where it was refused, something else than the gradient bends.
     """
     both = jnp.stack([step, change])
     (square, along), (_, size) = both @ both.T
