@@ -6,6 +6,7 @@ Evaluation uses samples of its own. It is neither counted nor timed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -43,8 +44,8 @@ def rows_for_records(source: Source) -> int:
     return min(source.size, EVALUATION_ROWS) if isinstance(source, Dataset) else EVALUATION_ROWS
 
 
-def evaluation_data(oracle: Oracle) -> tuple[tuple[PyTree[Array], ...], Sample]:
-    """The rows of each source that records are evaluated on, and all of them as a sample.
+def evaluation_data(oracle: Oracle) -> tuple[Oracle, Sample]:
+    """The oracle with the rows that records are evaluated on for its data, and all of them as a sample.
 
     All rows where they are few, else some that no seed changes: gathered once, here.
     """
@@ -61,7 +62,7 @@ def evaluation_data(oracle: Oracle) -> tuple[tuple[PyTree[Array], ...], Sample]:
         return source.draw(jax.random.key(rng.integers(2**31)), rows_for_records(source))
 
     samples = tuple(sample(source) for source in oracle.sources)
-    return tuple(map(rows, oracle.sources, oracle.data)), samples
+    return replace(oracle, data=tuple(map(rows, oracle.sources, oracle.data))), samples
 
 
 def raw_violations(oracle: Oracle, rows: Float[Array, " rows"]) -> Float[Array, " raw"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from .loop import Snapshots
 from .methods.base import Info, Method, as_arrays, constants
 from .oracle import Oracle
 from .parameters import Parameters
-from .problem import Problem, made_once
+from .problem import Problem
 from .programs import constant_counts, programs_for, run_programs_for
 from .progress import Interrupts
 from .record import Record, Stop
@@ -82,8 +82,7 @@ class Run:
             fitted = _start_dual(fitted, problem, warm)
         self._leaves = fitted.leaves()
         self._programs = run_programs_for(problem, fitted, method.accepts.form, lanes)
-        rows, self._sample = made_once(problem, ("records", parameters.key), lambda: evaluation_data(self.original))
-        self._watched = replace(self.original, data=rows)
+        self._watched, self._sample = evaluation_data(self.original)
         self._watched_leaves = self._watched.leaves()
         self._key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
         self._asked, method = method, as_arrays(method, parameters.dtype)

@@ -118,6 +118,14 @@ def test_what_cannot_hold_is_called_infeasible_though_the_objective_falls_for_ev
     assert 0.4 < result.violation < 2.1
 
 
+def test_noise_that_hides_the_way_is_no_proof_that_there_is_none():
+    """At x ≈ 100 the row's gradient is a hundredth of its noise: the run does not get there, but that is all it knows."""
+    with jax.enable_x64(True):
+        problem, x0, _ = tr.zoo.hs.every()["hs64"](noise=1e-2, constraint_noise=1e-2)
+        result = tr.solve(problem, jnp.asarray(x0, float), steps=500, seed=1)
+    assert result.status == "budget"
+
+
 @pytest.mark.parametrize("name", ["noisy_fall", "fall_in_orthant"])
 def test_what_falls_without_end_is_called_unbounded(name):
     problem, x0, _ = tr.zoo.infeasible.unbounded()[name]()

@@ -16,7 +16,6 @@ With FULL=1 in the environment every method runs on every problem that it takes,
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -157,8 +156,7 @@ def exact(problem, x):
     """The problem's oracle and the sample to call it on."""
     parameters = Parameters(x)
     oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
-    data, sample = evaluation_data(oracle)
-    return replace(oracle, data=data), sample
+    return evaluation_data(oracle)
 
 
 def distance_scale(problem_name, convex):
