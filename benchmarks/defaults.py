@@ -43,10 +43,10 @@ import numpy as np
 import scipy
 
 import tightrope as tr
-from tightrope.evaluation import complementarity, raw_violations, stationarity
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
-from tightrope.validate import check_functions
+from tightrope.certificates.evaluation import complementarity, raw_violations, stationarity
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.checks import check_functions
+from tightrope.problems.parameters import Parameters
 
 DEFAULT = "AdaptivePenalty"
 LEVELS = (1e-8, 1e-4, 1e-2, 1e-1)

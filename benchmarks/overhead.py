@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tightrope as tr
-from tightrope.loop import BLOCK
+from tightrope.runs.loop import BLOCK
 
 PENALTY, STEP_SIZE, RADIUS = 1.0, 0.1, 10.0
 

@@ -5,15 +5,15 @@ Minimise E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 """
 
 from . import datasets, domains, methods, zoo
-from .certificate import Certificate, Estimate
-from .certify import certify
-from .checkpoint import Checkpoint
-from .data import Dataset, Sampler
-from .problem import Constraint, Problem, affine, at_least, at_most, between, equals
-from .record import Record, Stop
-from .result import History, Result, load
-from .solve import solve
-from .sweep import SweepResult, sweep
+from .certificates.certificate import Certificate, Estimate
+from .certificates.judging import certify
+from .problems.data import Dataset, Sampler
+from .problems.problem import Constraint, Problem, affine, at_least, at_most, between, equals
+from .runs.checkpoint import Checkpoint
+from .runs.options import Record, Stop
+from .runs.result import History, Result, load
+from .runs.solving import solve
+from .runs.sweeping import SweepResult, sweep
 
 __version__ = "0.1.0"
 

@@ -20,20 +20,21 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import domains
-from .checkpoint import Checkpoint
-from .data import Dataset
-from .evaluation import raw_violations
-from .loop import Carry, advance, start
+from .certificates.evaluation import raw_violations
 from .methods.base import Accepts, Info, Method, as_arrays, constants
-from .oracle import Oracle
-from .parameters import Parameters
-from .problem import Problem, affine, at_most, between, equals, made_once
-from .programs import constant_counts
-from .reformulate import oracle_for, refusal
-from .result import Result
-from .solve import solve
-from .sweep import sweep
-from .validate import check_functions
+from .methods.selection import refusal
+from .oracles.build import oracle_for
+from .oracles.oracle import Oracle
+from .problems.checks import check_functions
+from .problems.data import Dataset
+from .problems.parameters import Parameters
+from .problems.problem import Problem, affine, at_most, between, equals, made_once
+from .runs.checkpoint import Checkpoint
+from .runs.loop import Carry, advance, start
+from .runs.programs import constant_counts
+from .runs.result import Result
+from .runs.solving import solve
+from .runs.sweeping import sweep
 
 ROWS, COLUMNS, BATCH = 400, 4, 8
 STEPS = 300

@@ -13,8 +13,8 @@ import pytest
 
 import tightrope as tr
 from conftest import X0, loss, points, unit_norm
-from tightrope.parameters import Parameters
-from tightrope.run import Run
+from tightrope.problems.parameters import Parameters
+from tightrope.runs.run import Run
 
 
 class CountedObjective:

@@ -38,9 +38,9 @@ def test_counts_equal_real_calls_and_only_used_gradients_are_computed(method):
     )
     problem = tr.Problem(counting(loss, "objective", calls), constraint, data=data)
     steps = 60
-    from tightrope.parameters import Parameters
-    from tightrope.record import Record
-    from tightrope.run import Run
+    from tightrope.problems.parameters import Parameters
+    from tightrope.runs.options import Record
+    from tightrope.runs.run import Run
 
     run = Run(problem, Parameters(X0), [1], method, steps=steps, seeds=[0], record=Record(steps), stop=None)
     jax.effects_barrier()

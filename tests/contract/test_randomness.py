@@ -8,11 +8,11 @@ import pytest
 
 import tightrope as tr
 from conftest import fair_problem, iterates
-from tightrope import run
-from tightrope.loop import draw_of
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
-from tightrope.run import Run
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
+from tightrope.runs import run
+from tightrope.runs.loop import draw_of
+from tightrope.runs.run import Run
 
 
 def assert_same(first, second):

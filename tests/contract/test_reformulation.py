@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tightrope as tr
-from tightrope.parameters import Parameters
-from tightrope.reformulate import bounds, oracle_for
+from tightrope.oracles.build import bounds, oracle_for
+from tightrope.problems.parameters import Parameters
 
 TARGET = jnp.array([2.0, -1.0, 0.5])
 

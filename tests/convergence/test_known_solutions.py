@@ -26,10 +26,11 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import tightrope as tr
-from tightrope.evaluation import evaluation_data
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for, refusal
-from tightrope.validate import check_functions
+from tightrope.certificates.evaluation import evaluation_data
+from tightrope.methods.selection import refusal
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.checks import check_functions
+from tightrope.problems.parameters import Parameters
 
 FULL = bool(os.environ.get("FULL"))
 STEPS, SEEDS = 20_000 if FULL else 8_000, 16

@@ -215,10 +215,10 @@ BAD = {
 @pytest.mark.parametrize("what", sorted(BAD))
 def test_bad_input_is_refused_with_a_message_that_names_it(what, monkeypatch):
     call, error, words = BAD[what]
-    import tightrope.loop
+    import tightrope.runs.loop
 
     monkeypatch.setattr(
-        tightrope.loop, "advance", lambda *a, **k: pytest.fail("the loop was traced before the refusal")
+        tightrope.runs.loop, "advance", lambda *a, **k: pytest.fail("the loop was traced before the refusal")
     )
     with pytest.raises(error) as raised:
         call()

@@ -17,8 +17,8 @@ import pytest
 
 import tightrope as tr
 from conftest import X0, fair_problem, iterates, points, sphere_problem
-from tightrope.parameters import Parameters
-from tightrope.run import Run
+from tightrope.problems.parameters import Parameters
+from tightrope.runs.run import Run
 
 HANDLER = signal.getsignal(signal.SIGINT)  # a run in the background begins with Ctrl-C ignored
 

@@ -15,8 +15,8 @@ from sample_paths import quick_jit
 
 import tightrope as tr
 from tightrope.methods.base import Draw, Method
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
 
 N, M, DIM, BATCH, ROW_BATCH = 40, 60, 3, 2, 3
 RNG = np.random.default_rng(5)

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import tightrope as tr
-from tightrope.loop import draw_of
 from tightrope.methods.base import Draw, Method, as_arrays
-from tightrope.oracle import Oracle
-from tightrope.parameters import Parameters
-from tightrope.problem import Problem
-from tightrope.reformulate import oracle_for
+from tightrope.oracles.build import oracle_for
+from tightrope.oracles.oracle import Oracle
+from tightrope.problems.parameters import Parameters
+from tightrope.problems.problem import Problem
+from tightrope.runs.loop import draw_of
 
 
 class Path(NamedTuple):

@@ -17,11 +17,11 @@ import pytest
 from sample_paths import Path, drive, quick_jit
 
 import tightrope as tr
-from tightrope.methods import adaptive_penalty
-from tightrope.methods.adaptive_penalty import Estimates, Noise, State
+from tightrope.methods.adaptive_penalty import method as adaptive_penalty
+from tightrope.methods.adaptive_penalty.method import Estimates, Noise, State
+from tightrope.methods.adaptive_penalty.quasi_newton import Pairs
+from tightrope.methods.adaptive_penalty.steering import Pass
 from tightrope.methods.base import Draw
-from tightrope.metric import Pairs
-from tightrope.penalties import Pass
 
 EPS = np.finfo(float).eps
 

@@ -14,8 +14,8 @@ import pytest
 from sample_paths import Path, drive, quick_jit
 
 import tightrope as tr
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
 
 # ---- the paper, in NumPy ---------------------------------------------------------------------------------------------
 

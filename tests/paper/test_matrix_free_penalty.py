@@ -40,8 +40,8 @@ from test_adaptive_penalty import (
 )
 
 import tightrope as tr
-from tightrope import matrix_free
-from tightrope.methods import matrix_free_penalty
+from tightrope.methods.adaptive_penalty import matrix_free as matrix_free_penalty
+from tightrope.numerics import products as matrix_free
 
 STEPS = 25
 

@@ -13,8 +13,8 @@ from sample_paths import drive, follows, outputs, visited, which
 import tightrope as tr
 from tightrope.methods import SwitchingSubgradient
 from tightrope.methods.base import Draw, as_arrays
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
 
 T = 40
 HALF = ("diminishing", "strongly_convex")  # recording from S = T/2: Theorem 4.3 and Theorem A.10, case II of each

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tightrope as tr
-from tightrope.auto import choose
-from tightrope.oracle import MANY_NUMBERS, MANY_ROWS
+from tightrope.methods.selection import choose
+from tightrope.oracles.oracle import MANY_NUMBERS, MANY_ROWS
 from tightrope.testing import OnlyMinimised
 
 

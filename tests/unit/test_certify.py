@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 
 import cvxpy as cp
@@ -13,14 +12,13 @@ import pytest
 
 import tightrope as tr
 from conftest import fair_problem, loss, parity, points
-from tightrope.evaluation import stationarity
-from tightrope.intervals import student_width
-from tightrope.measurement import _response
-from tightrope.near_stationarity import ENOUGH, simplex_quadratic
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
-
-certify_module = sys.modules["tightrope.certify"]  # the function of that name hides it
+from tightrope.certificates import judging
+from tightrope.certificates.evaluation import stationarity
+from tightrope.certificates.intervals import student_width
+from tightrope.certificates.measurement import _response
+from tightrope.certificates.proximal import ENOUGH, simplex_quadratic
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
 
 
 def test_finite_data_gives_exact_numbers_of_the_whole_data():
@@ -86,7 +84,7 @@ def test_the_verdict_follows_from_the_intervals(x, verdict):
 
 
 def test_data_too_large_for_a_full_pass_is_sampled(monkeypatch):
-    monkeypatch.setattr(certify_module, "FULL_PASS", 100)
+    monkeypatch.setattr(judging, "FULL_PASS", 100)
     source = tr.Dataset(points(), batch_size=16)
     problem = tr.Problem(loss, data=source)
     w = jnp.array([0.5, -0.2, 0.1, 1.0])

@@ -13,11 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 import tightrope as tr
-from tightrope import cli, demo, report
+from tightrope import cli
+from tightrope.cli import demo_problem as demo
 from tightrope.cli import lists
 from tightrope.cli.solve import against
 from tightrope.cli.terminal import show
-from tightrope.experiments import base, running
+from tightrope.experiments import base, report, running
+from tightrope.methods import registry
 
 OWN = """
 import jax.numpy as jnp, tightrope as tr
@@ -106,8 +108,8 @@ def test_methods_of_the_papers_come_first_each_group_under_its_title(columns):
     order = [line.split()[0] for line in output.splitlines() if line.strip().split(" ")[0] in tr.methods.every()]
     assert order == list(tr.methods.every())
     first, _, second = output.partition("Compared with them")
-    assert all(method.__name__ in first for method in tr.methods.PAPERS)
-    assert all(re.search(rf"^ *{method.__name__}\b", second, re.MULTILINE) for method in tr.methods.COMPARED)
+    assert all(method.__name__ in first for method in registry.PAPERS)
+    assert all(re.search(rf"^ *{method.__name__}\b", second, re.MULTILINE) for method in registry.COMPARED)
 
 
 def test_what_is_reconstructed_is_marked():

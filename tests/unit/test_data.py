@@ -8,10 +8,10 @@ import numpy as np
 
 import tightrope as tr
 from conftest import loss, parity, points
-from tightrope import oracle as oracle_module
-from tightrope.data import Span
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
+from tightrope.oracles import oracle as oracle_module
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.data import Span
+from tightrope.problems.parameters import Parameters
 
 
 def make_oracle(rows=100):
@@ -71,7 +71,7 @@ def test_a_sampler_makes_fresh_rows_for_every_step_and_role():
     source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 2)), batch_size=4)
     problem = tr.Problem(lambda x, b: jnp.mean(b @ x), data=source)
     oracle = oracle_for(problem, Parameters(jnp.ones(2)), [])
-    from tightrope.loop import draw_of
+    from tightrope.runs.loop import draw_of
 
     drawn = [draw_of(oracle, {"a": None, "b": 6}, jax.random.key(0), k)[0] for k in (1, 2)]
     assert drawn[0]["a"][0].shape == (4, 2)
@@ -81,7 +81,7 @@ def test_a_sampler_makes_fresh_rows_for_every_step_and_role():
 
 
 def test_blocks_of_draws_shrink_as_batches_grow():
-    from tightrope.loop import BLOCK, BLOCK_BYTES, block_length
+    from tightrope.runs.loop import BLOCK, BLOCK_BYTES, block_length
 
     for rows in (8, 20_000):
         source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 100)), batch_size=rows)

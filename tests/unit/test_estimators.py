@@ -9,19 +9,13 @@ import pytest
 
 import tightrope as tr
 from tightrope.domains import Box, L2Ball
-from tightrope.estimators import (
-    first_order_svrg,
-    local_smoothness,
-    polyak_momentum,
-    recursive_momentum,
-    scales,
-    spider,
-    truncate,
-)
-from tightrope.loop import draw_of
 from tightrope.methods.base import Draw
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
+from tightrope.methods.shared.constants import local_smoothness, scales
+from tightrope.methods.shared.momentum import first_order_svrg, polyak_momentum, recursive_momentum, spider
+from tightrope.numerics.scaling import truncate
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
+from tightrope.runs.loop import draw_of
 
 
 @pytest.fixture(autouse=True)

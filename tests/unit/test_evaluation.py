@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightrope.evaluation import Evaluation, choose, merit, standing
+from tightrope.certificates.evaluation import Evaluation, choose, merit, standing
 
 
 def point(objective, violation, stationarity=0.1):

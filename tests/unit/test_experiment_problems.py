@@ -20,8 +20,8 @@ from tightrope.experiments.matrix_completion import config as completion_config
 from tightrope.experiments.matrix_completion import problem as completion
 from tightrope.experiments.matrix_completion.claims import falls
 from tightrope.methods import ExactPenalty, InexactALM
-from tightrope.parameters import Parameters
-from tightrope.validate import check_functions
+from tightrope.problems.checks import check_functions
+from tightrope.problems.parameters import Parameters
 
 needs_data = pytest.mark.skipif(not os.environ.get("TIGHTROPE_DATA"), reason="TIGHTROPE_DATA is not set")
 

@@ -14,8 +14,7 @@ import pandas as pd
 import pytest
 
 import tightrope as tr
-from tightrope import report
-from tightrope.experiments import base, running
+from tightrope.experiments import base, report, running
 from tightrope.experiments.base import Check, Entry, Experiment, Part
 from tightrope.experiments.fingerprint import fingerprint, modules
 from tightrope.experiments.running import TUNING_SEED, run_experiment

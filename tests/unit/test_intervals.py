@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tightrope.intervals import bounded_mean, outside, place_bet, rows_to_decide, student_width
+from tightrope.certificates.intervals import bounded_mean, outside, place_bet, rows_to_decide, student_width
 
 SHARES = st.lists(st.floats(0.0, 1.0, width=32), min_size=4, max_size=40)
 RISKS = st.floats(1e-6, 0.5)

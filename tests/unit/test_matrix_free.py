@@ -10,11 +10,12 @@ from scipy.optimize import lsq_linear, minimize
 from test_ranges import INF, KINDS, dual, instance, misplaced
 
 import tightrope as tr
-from tightrope import matrix_free
+from tightrope.certificates.evaluation import evaluate
 from tightrope.domains import Box, Simplex
-from tightrope.evaluation import evaluate
-from tightrope.loop import draw_of
-from tightrope.matrix_free import (
+from tightrope.methods.base import Draw, as_arrays
+from tightrope.numerics import products as matrix_free
+from tightrope.numerics.kkt import kkt_multipliers
+from tightrope.numerics.products import (
     Linear,
     kkt_multipliers_by_products,
     linearise,
@@ -22,10 +23,10 @@ from tightrope.matrix_free import (
     range_multipliers_on_set_by_products,
     row_squares,
 )
-from tightrope.methods.base import Draw, as_arrays
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
-from tightrope.subproblems import kkt_multipliers, range_multipliers, range_multipliers_on_set
+from tightrope.numerics.ranges import range_multipliers, range_multipliers_on_set
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
+from tightrope.runs.loop import draw_of
 
 FIXED = 1e-13
 """A share of the first slope that leaves only rounding."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tightrope.metric import Metric, Pairs, metric, no_pairs, with_pair
+from tightrope.methods.adaptive_penalty.quasi_newton import Metric, Pairs, metric, no_pairs, with_pair
 
 SIZE, ROOM, START = 6, 4, 2.0
 DAMPINGS = [1e-8, 1e-2, 1.0, 1e3, 1e8]

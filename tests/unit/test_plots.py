@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import tightrope as tr
-from tightrope import plots
+from tightrope.experiments import plots
 from tightrope.experiments.base import Column
 
 

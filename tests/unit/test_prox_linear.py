@@ -11,8 +11,7 @@ from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from tightrope.domains import Box, L2Ball, Simplex
-from tightrope.subproblems import prox_linear, prox_linear_on_set
-from tightrope.subproblems.prox_linear import _ball_multiplier
+from tightrope.numerics.prox_linear import _ball_multiplier, prox_linear, prox_linear_on_set
 
 SHAPES = [(1, 1), (1, 6), (3, 8), (4, 4), (6, 3)]
 DTYPES = ["float32", "float64"]

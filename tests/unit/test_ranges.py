@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from tightrope.domains import Box, L2Ball, Simplex
-from tightrope.subproblems import held_multipliers, range_multipliers, range_multipliers_on_set
+from tightrope.numerics.ranges import held_multipliers, range_multipliers, range_multipliers_on_set
 
 DTYPES = ["float32", "float64"]
 WIDE = np.longdouble

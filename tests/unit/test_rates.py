@@ -13,9 +13,9 @@ from tightrope.experiments import base
 from tightrope.experiments.rates import problems
 from tightrope.experiments.rates.config import AVERAGES, CERTAIN, EVERY
 from tightrope.experiments.rates.measure import curves, records, slope
-from tightrope.parameters import Parameters
-from tightrope.reformulate import oracle_for
-from tightrope.validate import check_functions
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.checks import check_functions
+from tightrope.problems.parameters import Parameters
 
 ROWS = 40_000
 CASES = {

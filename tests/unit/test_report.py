@@ -18,7 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import tightrope as tr
-from tightrope import report
+from tightrope.experiments import report
 from tightrope.experiments.base import COLUMNS, Check, Entry, Experiment, Part
 from tightrope.experiments.running import Outcome
 

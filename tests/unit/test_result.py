@@ -119,8 +119,8 @@ def test_the_answer_is_the_best_candidate_and_not_a_feasible_start():
 
 def test_the_average_is_weighed_like_k_cubed_and_known_at_every_step():
     """Through the loop's carry: Σ k³-like weights of the iterates, by the recursion w_k = 4/(k+3)."""
-    from tightrope.parameters import Parameters
-    from tightrope.run import Run
+    from tightrope.problems.parameters import Parameters
+    from tightrope.runs.run import Run
 
     run = Run(
         sphere_problem(),

@@ -10,7 +10,8 @@ import pytest
 from scipy.optimize import lsq_linear, nnls
 
 from tightrope.domains import Box, L2Ball
-from tightrope.subproblems import bounded_quadratic, kkt_multipliers
+from tightrope.numerics.kkt import kkt_multipliers
+from tightrope.numerics.quadratic import bounded_quadratic
 
 quadratic = jax.jit(bounded_quadratic)
 PRECISION = {"float64": 1e-9, "float32": 2e-4}

@@ -13,7 +13,7 @@ import typer
 from .. import zoo
 from ..methods import Method, every
 from ..methods import by_name as method_by_name
-from ..problem import Problem
+from ..problems.problem import Problem
 from .terminal import fail, hint, told
 
 Steps = Annotated[int, typer.Option(min=1, metavar="N", help="How many steps a run takes.")]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..methods import Method
-from ..parameters import Parameters
-from ..problem import Problem
-from ..reformulate import check_accepts
-from ..validate import check_functions
+from ..methods.selection import check_accepts
+from ..problems.checks import check_functions
+from ..problems.parameters import Parameters
+from ..problems.problem import Problem
 from .asked import Target, by_name, case
 from .reproduce import check_installed, run
 from .terminal import fail, hint, show, table, told
@@ -53,8 +53,7 @@ def compare(
           --samples 20000 --seeds 5 --grid TwoPhaseMomentum.step_size=0.01,0.1
     """
     check_installed()
-    from .. import report
-    from ..experiments import base
+    from ..experiments import base, report
 
     if steps is not None and samples is not None:
         fail("--steps and --samples are two ways to say the same; give one of them")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from .. import demo as demonstration
+from . import demo_problem as demonstration
 from .asked import Seed, Steps
 from .terminal import fail, show, table
 

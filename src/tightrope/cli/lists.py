@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import zoo
-from ..methods import COMPARED, OURS, PAPERS, Accepts, Method
+from ..methods import Accepts, Method
+from ..methods.registry import COMPARED, OURS, PAPERS
 from .terminal import show, table
 
 WIDE = 160

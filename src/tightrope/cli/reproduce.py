@@ -44,8 +44,7 @@ def reproduce(
       tightrope reproduce exact-penalty-bank --out results
     """
     check_installed()
-    from .. import report
-    from ..experiments import base
+    from ..experiments import base, report
 
     experiments = base.every()
     if summary is not None:

@@ -11,8 +11,8 @@ import typer
 from jax.flatten_util import ravel_pytree
 from rich.table import Table
 
-from ..result import Result
-from ..solve import solve as solve_problem
+from ..runs.result import Result
+from ..runs.solving import solve as solve_problem
 from ..zoo import Solution
 from .asked import Seed, Steps, Target, by_name, case
 from .terminal import fail, show, table, told

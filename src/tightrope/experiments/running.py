@@ -28,12 +28,12 @@ from jaxtyping import PyTree
 
 from .. import __version__
 from ..methods import Method
-from ..problem import Problem
-from ..progress import progress_bar
-from ..record import Record
-from ..result import Result
-from ..solve import solve
-from ..sweep import sweep
+from ..problems.problem import Problem
+from ..runs.options import Record
+from ..runs.progress import progress_bar
+from ..runs.result import Result
+from ..runs.solving import solve
+from ..runs.sweeping import sweep
 from .base import Check, Entry, Experiment, Part, slug
 from .fingerprint import fingerprint
 
@@ -135,7 +135,7 @@ def run_experiment(experiment: Experiment, out: str | os.PathLike[str], quick: b
 
 def _write(outcome: Outcome) -> None:
     """Figures, report and checks; the last of them says that all is done."""
-    from .. import plots, report
+    from . import plots, report
 
     experiment, folder = outcome.experiment, outcome.folder
     draw = partial(plots.curves, outcome.frames, experiment.columns, log_samples=experiment.log_samples)

@@ -1,6 +1,7 @@
 """The methods: one algorithm, one file."""
 
-from .adaptive_penalty import AdaptivePenalty
+from .adaptive_penalty.matrix_free import MatrixFreePenalty
+from .adaptive_penalty.method import AdaptivePenalty
 from .base import Accepts, Draw, Info, Method
 from .conservative_frank_wolfe import ConservativeFrankWolfe
 from .conservative_saddle import ConservativeSaddle
@@ -12,9 +13,9 @@ from .gradient_descent_ascent import GradientDescentAscent
 from .inexact_alm import InexactALM
 from .linearized_alm import LinearizedALM
 from .linearized_penalty import LinearizedPenalty
-from .matrix_free_penalty import MatrixFreePenalty
 from .momentum_alm import MomentumALM
 from .proximal_point import ProximalPoint
+from .registry import by_name, every
 from .smoothed_lagrangian import SmoothedLagrangian
 from .stochastic_frank_wolfe import StochasticFrankWolfe
 from .stochastic_sqp import StochasticSQP
@@ -50,58 +51,3 @@ __all__ = [
     "by_name",
     "every",
 ]
-
-OURS: tuple[type[Method], ...] = (AdaptivePenalty, MatrixFreePenalty)
-"""The default, and the default for very many constraints."""
-
-PAPERS: tuple[type[Method], ...] = (
-    LinearizedALM,
-    LinearizedPenalty,
-    TruncatedMomentum,
-    ExactPenalty,
-    SwitchingSubgradient,
-    ConservativeSaddle,
-    ConservativeFrankWolfe,
-)
-"""The methods of the papers that this library is written after, in their order."""
-
-COMPARED: tuple[type[Method], ...] = (
-    TwoPhaseMomentum,
-    InexactALM,
-    MomentumALM,
-    ConstraintExtrapolation,
-    CooperativeApproximation,
-    ProximalPoint,
-    DriftPlusPenalty,
-    StochasticFrankWolfe,
-    StochasticSQP,
-    SmoothedLagrangian,
-    GradientDescentAscent,
-)
-"""The methods that they are compared with, and the field's own."""
-
-
-def every() -> dict[str, type[Method]]:
-    """All methods, by name: the default, those of the papers, those they are compared with.
-
-    Example:
-        >>> import tightrope as tr
-        >>> "TruncatedMomentum" in tr.methods.every()
-        True
-    """
-    return {cls.__name__: cls for cls in OURS + PAPERS + COMPARED}
-
-
-def by_name(name: str) -> type[Method]:
-    """The method of this name; capitals, hyphens and underscores do not matter.
-
-    Example:
-        >>> import tightrope as tr
-        >>> tr.methods.by_name("switching-subgradient").__name__
-        'SwitchingSubgradient'
-    """
-    plain = name.replace("-", "").replace("_", "").lower()
-    for full, cls in every().items():
-        if full.lower() == plain:
-            return cls
-    raise ValueError(f"method {name!r} is unknown; expected one of {', '.join(every())}")

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from ..oracle import Oracle, Sample
+from ..oracles.oracle import Oracle, Sample
 
 
 class Draw(NamedTuple):

@@ -31,9 +31,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import recursive_momentum, slater_margin
-from ..oracle import Oracle, Sample
+from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import slater_margin
+from .shared.momentum import recursive_momentum
 
 
 class State(NamedTuple):

@@ -33,9 +33,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import scales, slater_margin
-from ..oracle import Oracle
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import scales, slater_margin
 
 
 class State(NamedTuple):

@@ -29,10 +29,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..data import positive_int
-from ..estimators import scales
-from ..oracle import Oracle
+from ..oracles.oracle import Oracle
+from ..problems.data import positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import scales
 from .switching_subgradient import cost, decide, deciding_sample, subgradient, switching_roles, usual, weighted_rows
 
 

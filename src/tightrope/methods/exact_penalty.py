@@ -57,12 +57,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..data import Dataset, positive_int
-from ..estimators import first_order_svrg, row_noise, scales, spider, truncate
-from ..oracle import Oracle, Sample
-from ..schedules import picks
-from ..subproblems import or_one, prox_linear, prox_linear_on_set
+from ..numerics.prox_linear import prox_linear, prox_linear_on_set
+from ..numerics.scaling import or_one, truncate
+from ..oracles.oracle import Oracle, Sample
+from ..problems.data import Dataset, positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import row_noise, scales
+from .shared.momentum import first_order_svrg, spider
+from .shared.schedules import picks
 
 INNER_STEPS, PERIOD = 100, 20
 """Steps of an inner loop and between restarts; a restart's samples are PERIOD batches, PERIOD² for the rows."""

@@ -34,9 +34,9 @@ from jaxtyping import Array, Float, Int
 from optax.tree_utils import tree_bias_correction
 
 from ..domains import Box, Domain, NonNegative, Product, Reals
-from ..estimators import scales
-from ..oracle import Oracle, Sample
+from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import scales
 
 ADAM, PLAIN = optax.scale_by_adam(), optax.identity()
 RATES = 0.9, 0.999

@@ -34,11 +34,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..data import positive_int
-from ..estimators import recursive_momentum, scales
-from ..oracle import Oracle
+from ..oracles.oracle import Oracle
+from ..problems.data import positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .linearized_penalty import ROLES, penalty_cost, penalty_gradient
+from .shared.constants import scales
+from .shared.momentum import recursive_momentum
 
 
 class State(NamedTuple):

@@ -29,10 +29,11 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import recursive_momentum, scales
-from ..oracle import Oracle
-from ..schedules import log_power, picks
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from .shared.constants import scales
+from .shared.momentum import recursive_momentum
+from .shared.schedules import log_power, picks
 
 
 class State(NamedTuple):

@@ -40,10 +40,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import recursive_momentum, scales
-from ..oracle import Oracle, Sample
-from ..schedules import picks, power
+from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import scales
+from .shared.momentum import recursive_momentum
+from .shared.schedules import picks, power
 
 ROLES: dict[str, int | None] = {"objective": None, "jacobian": None, "value": None}
 """The draws ξ⁰, ζ¹, ζ² of one penalty gradient."""

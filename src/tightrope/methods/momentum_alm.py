@@ -32,10 +32,11 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import recursive_momentum, scales
-from ..oracle import Oracle
-from ..schedules import power
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import scales
+from .shared.momentum import recursive_momentum
+from .shared.schedules import power
 
 
 class State(NamedTuple):

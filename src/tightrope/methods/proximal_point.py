@@ -31,11 +31,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..data import positive_int
-from ..estimators import scales
-from ..oracle import Oracle
-from ..schedules import begins
+from ..oracles.oracle import Oracle
+from ..problems.data import positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import scales
+from .shared.schedules import begins
 from .switching_subgradient import SwitchingSubgradient
 
 

@@ -21,9 +21,9 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import polyak_momentum
-from ..oracle import Oracle
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from .shared.momentum import polyak_momentum
 
 
 class State(NamedTuple):

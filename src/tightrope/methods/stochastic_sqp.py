@@ -39,9 +39,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import scales
-from ..oracle import Oracle
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
+from .shared.constants import scales
 
 
 class State(NamedTuple):

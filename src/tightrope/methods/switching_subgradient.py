@@ -47,11 +47,11 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from ..data import Dataset, positive_int
-from ..estimators import Scales, scales
-from ..oracle import Oracle, Sample
-from ..schedules import picks
+from ..oracles.oracle import Oracle, Sample
+from ..problems.data import Dataset, positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import Scales, scales
+from .shared.schedules import picks
 
 FEW_ROWS = 10_000
 """Data with no more rows are passed over in full at every step: Theorem A.14 would ask for more in any long run."""

@@ -32,10 +32,12 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import polyak_momentum, recursive_momentum, scales, truncate
-from ..oracle import Oracle
-from ..schedules import log_power, picks, power
+from ..numerics.scaling import truncate
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
+from .shared.constants import scales
+from .shared.momentum import polyak_momentum, recursive_momentum
+from .shared.schedules import log_power, picks, power
 
 PENALTY_STEP = (math.sqrt(5) - 1) / 2
 """The most that ρ η L may be (Lemma 1)."""

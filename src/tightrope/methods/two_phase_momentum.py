@@ -39,9 +39,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..estimators import recursive_momentum, scales
-from ..oracle import Oracle
-from ..schedules import picks, power
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .linearized_penalty import (
     ROLES,
@@ -51,6 +49,9 @@ from .linearized_penalty import (
     penalty_pull,
     sign_ascent,
 )
+from .shared.constants import scales
+from .shared.momentum import recursive_momentum
+from .shared.schedules import picks, power
 
 
 def _violation_gradient(oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Float[Array, " n"]:

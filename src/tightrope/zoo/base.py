@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..data import Sampler
-from ..problem import Problem
+from ..problems.data import Sampler
+from ..problems.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..data import Dataset
 from ..domains import L2Ball
-from ..problem import Problem, at_most, between
+from ..problems.data import Dataset
+from ..problems.problem import Problem, at_most, between
 from .base import Case, Solution
 
 Vector = Float[np.ndarray, " size"]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..domains import NonNegative
-from ..problem import Problem, affine, at_least, equals
+from ..problems.problem import Problem, affine, at_least, equals
 from .base import Case, Solution
 
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..data import Dataset, Sampler
-from ..problem import Problem, affine, equals
+from ..problems.data import Dataset, Sampler
+from ..problems.problem import Problem, affine, equals
 from .base import Case, Solution, gaussian, half_square_distance
 
 

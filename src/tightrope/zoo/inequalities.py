@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ..problem import Problem, at_least, at_most, between
+from ..problems.problem import Problem, at_least, at_most, between
 from .base import Case, Solution, gaussian, half_square_distance
 
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import lambertw
 
-from ..data import Dataset
 from ..domains import Box, L2Ball, NonNegative, Simplex
-from ..problem import Problem, affine, at_least, at_most, equals
+from ..problems.data import Dataset
+from ..problems.problem import Problem, affine, at_least, at_most, equals
 from .base import Case, Solution, gaussian, half_square_distance
 
 __all__ = ["every", "unbounded"]

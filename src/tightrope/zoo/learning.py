@@ -29,9 +29,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import datasets
-from ..data import Dataset
 from ..domains import L2Ball
-from ..problem import Problem, at_least, at_most, between, equals
+from ..problems.data import Dataset
+from ..problems.problem import Problem, at_least, at_most, between, equals
 from .base import Case, Solution
 
 RIDGE = 1e-3

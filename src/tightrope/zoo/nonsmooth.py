@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ..data import Dataset
-from ..problem import Problem, at_most, equals
+from ..problems.data import Dataset
+from ..problems.problem import Problem, at_most, equals
 from .base import Case, Solution, gaussian, half_square_distance
 
 

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from ..data import Sampler
 from ..domains import NonNegative, Simplex
-from ..problem import Problem, at_least, at_most
+from ..problems.data import Sampler
+from ..problems.problem import Problem, at_least, at_most
 from .base import Case, Solution
 
 

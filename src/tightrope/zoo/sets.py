@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ..data import Dataset
 from ..domains import Box, L1Ball, L2Ball, Product
-from ..problem import Problem, affine, at_least, equals
+from ..problems.data import Dataset
+from ..problems.problem import Problem, affine, at_least, equals
 from .base import Case, Solution, gaussian, half_square_distance
 
 

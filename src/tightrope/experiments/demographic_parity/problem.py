@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...problem import Problem, at_most
+from ...problems.problem import Problem, at_most
 from ..roc_fairness.near import NearStationarity
 from ..roc_fairness.problem import excess, hinge_loss, smallest_hinge, split_data, unfairness
 from . import config

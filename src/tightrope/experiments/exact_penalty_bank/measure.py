@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from ...methods import Method
-from ...record import Record
-from ...result import Result
-from ...solve import solve
-from ...sweep import sweep
+from ...runs.options import Record
+from ...runs.result import Result
+from ...runs.solving import solve
+from ...runs.sweeping import sweep
 from ..base import Entry
 from . import config
 from .problem import make, metrics

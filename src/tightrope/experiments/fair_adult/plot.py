@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ... import plots
+from .. import plots
 from .claims import average_violation
 
 if TYPE_CHECKING:

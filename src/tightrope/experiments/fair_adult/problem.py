@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ... import datasets
-from ...data import Dataset
-from ...problem import Problem, between
+from ...problems.data import Dataset
+from ...problems.problem import Problem, between
 from . import config
 
 

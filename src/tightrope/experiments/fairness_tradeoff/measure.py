@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pandas as pd
 
-from ...record import Record
-from ...sweep import sweep
+from ...runs.options import Record
+from ...runs.sweeping import sweep
 from ..base import Entry
 from . import config
 from .problem import for_angle, make, measured, points

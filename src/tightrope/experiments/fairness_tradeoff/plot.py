@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ... import plots
+from .. import plots
 from . import config
 from .claims import FREE, late
 from .problem import for_angle, points

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...data import Dataset
-from ...problem import Problem, between
+from ...problems.data import Dataset
+from ...problems.problem import Problem, between
 from ..fair_adult.problem import accuracy, covariance, loss, p_rule
 from . import config
 

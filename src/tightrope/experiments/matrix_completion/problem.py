@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ...data import Dataset
 from ...domains import NuclearBall
-from ...problem import Problem, at_most
+from ...problems.data import Dataset
+from ...problems.problem import Problem, at_most
 from . import config
 
 Matrix = Float[np.ndarray, "rows columns"]

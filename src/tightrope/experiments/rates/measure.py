@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float
 
-from ...loop import draw_of, start
 from ...methods.base import Draw, Method, as_arrays
-from ...parameters import Parameters
-from ...reformulate import oracle_for
-from ...validate import check_functions
+from ...oracles.build import oracle_for
+from ...problems.checks import check_functions
+from ...problems.parameters import Parameters
+from ...runs.loop import draw_of, start
 from ..base import Entry
 from .config import EVERY, HORIZONS
 from .problems import Case

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ...methods import Method
-from ...solve import solve
+from ...runs.solving import solve
 from ..base import Entry
 
 RECORDS = 5

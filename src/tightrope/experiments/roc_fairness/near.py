@@ -17,8 +17,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ...near_stationarity import Bent, Look, Proximal, Scales
-from ...problem import Problem, made_once
+from ...certificates.proximal import Bent, Look, Proximal, Scales
+from ...problems.problem import Problem, made_once
 
 LENGTH = 0.5
 """The scale of the solver's tolerance: it stops at a proven error of a thousandth of ‖x̂ − x‖ + LENGTH/10."""

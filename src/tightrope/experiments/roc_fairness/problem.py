@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from ...datasets import load
 from ...datasets import split as divide
 from ...domains import L2Ball
-from ...problem import Problem, at_most, made_once
+from ...problems.problem import Problem, at_most, made_once
 from . import config
 from .near import NearStationarity
 

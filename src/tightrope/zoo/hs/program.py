@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...data import Sampler
 from ...domains import Box
-from ...problem import Constraint, Problem, at_least, between, equals
-from ...validate import number
+from ...problems.checks import number
+from ...problems.data import Sampler
+from ...problems.problem import Constraint, Problem, at_least, between, equals
 from ..base import Case, Solution, gaussian
 
 Vector = Float[Array, " n"]

@@ -1,0 +1,1 @@
+"""Judging a point: evaluation, intervals and certificates."""

@@ -1,0 +1,390 @@
+"""Pictures: the curves of runs, one by one or over seeds, and the data of the demonstration with its decision boundaries.
+
+Figures are made without pyplot, so nothing is shown and no state is shared between threads; `figure.savefig(path)` writes a
+file. Colours are those of Okabe and Ito, which people with any kind of colour vision tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..runs.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .base import Column
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", "-.", ":")
+"""Past the last colour the next line style comes, so that 28 curves differ."""
+COLUMNS = ("objective", "violation", "stationarity")
+LABELS = {"objective": "objective", "violation": "largest violation", "stationarity": "stationarity"}
+FONT = 10
+LABEL = 30
+"""Characters in a line of a vertical axis' label."""
+PER_LINE = 4
+"""Curves in a line of the legend."""
+DECADES = 9
+"""How far below its largest value a logarithmic axis reaches; what is smaller is drawn as 0."""
+
+
+def history(results: Result | Mapping[str, Result], axes: Sequence[Axes] | None = None) -> Figure:
+    """Draw objective, violation and stationarity against the steps, for one run or several.
+
+    Curves are those of the iterate; a diamond at their end is the answer, as certified. Violation and stationarity are on a
+    logarithmic axis; where there are zeros, as at feasible iterates, its lowest tick is 0. Values that are not finite are
+    left out, and a run that diverged says so in the legend.
+
+    Args:
+        results: a `Result`, or {label: Result}.
+        axes: where to draw, at most three, for objective, violation and stationarity in this order; None: a new figure.
+
+    Returns:
+        The figure; save it with `figure.savefig("history.png")`.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> from tightrope import plots
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
+        >>> figure = plots.history(tr.solve(problem, jnp.zeros(2), steps=100))
+        >>> [axes.get_ylabel() for axes in figure.axes]
+        ['objective', 'largest violation', 'stationarity']
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    several = {"iterate": results} if isinstance(results, Result) else dict(results)
+    if not several:
+        raise ValueError("history: results is empty; expected a Result or {label: Result}")
+    axes = _stacked(len(COLUMNS)) if axes is None else list(axes)
+    for column, ax in zip(COLUMNS, axes, strict=False):
+        _draw_column(ax, several, column)
+    axes[-1].set_xlabel("steps", fontsize=FONT)
+    axes[-1].xaxis.set_major_locator(MaxNLocator(5))
+    axes[-1].xaxis.set_major_formatter("{x:,.0f}")
+    axes[0].plot([], [], color="black", linestyle="", marker="D", markersize=5, label="answer")
+    axes[0].legend(fontsize=FONT - 1, frameon=False)
+    return cast("Figure", axes[0].get_figure(root=True))
+
+
+class Band(NamedTuple):
+    """A curve over seeds, one entry a record: means over seeds, and how far the values spread around theirs.
+
+    Attributes:
+        steps: steps taken.
+        samples: rows drawn.
+        seconds: wall time.
+        mean: of the column.
+        low: mean less one standard deviation, but not below 0 where no value is; on a logarithmic axis not below the least
+            value of a seed.
+        high: mean plus one standard deviation.
+    """
+
+    steps: Float[np.ndarray, " records"]
+    samples: Float[np.ndarray, " records"]
+    seconds: Float[np.ndarray, " records"]
+    mean: Float[np.ndarray, " records"]
+    low: Float[np.ndarray, " records"]
+    high: Float[np.ndarray, " records"]
+
+
+def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
+    """The curve of every entry of a tidy frame, and where a logarithmic axis draws 0 (−∞: nothing is; 0: everything is).
+
+    Values that are not finite are left out; so is a record where there are no others.
+
+    Args:
+        frame: one row for each entry, seed and record, as `tightrope reproduce` writes them.
+        column: what is drawn.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> from tightrope.experiments.base import Column
+        >>> frame = pd.DataFrame({"entry": "a", "step": 1, "samples": 2, "seconds": 0.1, "objective": [1.0, 3.0]})
+        >>> found, floor = plots.bands(frame, Column("objective", "objective"))
+        >>> found["a"].mean, found["a"].high.round(2)
+        (array([2.]), array([3.41]))
+    """
+    name = column.name
+    finite: Any = frame[np.isfinite(frame[name]) & (column.start | (frame["step"] > 0))]
+    least = 0.0 if (finite[name] >= 0).all() else -math.inf
+    curves = {}
+    for label in frame["entry"].unique():
+        at = finite[finite["entry"] == label].groupby("step")
+        mean, spread = at[name].mean().to_numpy(float), at[name].std().fillna(0.0).to_numpy()
+        low = np.maximum(mean - spread, at[name].min().to_numpy() if column.log else least)
+        samples, seconds = (at[along].mean().to_numpy(float) for along in ("samples", "seconds"))
+        curves[str(label)] = Band(np.array(list(at.groups), float), samples, seconds, mean, low, mean + spread)
+    numbers = np.concatenate([np.concatenate([band.mean, band.low]) for band in curves.values()])
+    if not column.log or not (numbers <= (floor := _floor(numbers))).any():
+        return curves, -math.inf
+    clipped = {
+        label: band._replace(**{field: np.maximum(getattr(band, field), floor) for field in ("mean", "low", "high")})
+        for label, band in curves.items()
+    }
+    return clipped, float(floor)
+
+
+def curves(
+    frames: Mapping[str, pd.DataFrame],
+    columns: Sequence[Column],
+    against: Literal["samples", "seconds"] = "samples",
+    log_samples: bool = False,
+) -> Figure:
+    """Draw the runs of an experiment: a row of panels for each part, the mean over seeds ± one standard deviation.
+
+    Args:
+        frames: {part: tidy frame}.
+        columns: what is drawn, a panel each; those that a part does not have are left out there.
+        against: the horizontal axis; steps in place of samples where none are drawn.
+        log_samples: whether the axis of samples is logarithmic.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> from tightrope.experiments.base import Column
+        >>> frame = pd.DataFrame({"entry": "a", "step": [1, 2], "samples": [2, 4], "seconds": 0.1, "gap": [1.0, 0.1]})
+        >>> figure = plots.curves({"part": frame}, [Column("gap", "gap to the optimum", log=True)])
+        >>> figure.subfigs[0].axes[0].get_ylabel()
+        'gap to the optimum'
+    """
+    from matplotlib.figure import Figure
+
+    drawn = {part: [c for c in columns if c.name in frame] for part, frame in frames.items()}
+    heights = [2.9 + 0.25 * -(-len(legend(frame)) // PER_LINE) for frame in frames.values()]
+    across = max(*map(len, drawn.values()), 2)
+    figure = Figure(figsize=(4.0 * across, sum(heights)), dpi=150, layout="constrained")
+    rows = figure.subfigures(len(frames), height_ratios=heights, squeeze=False)[:, 0]
+    for row, (part, frame) in zip(rows, frames.items(), strict=True):
+        row.suptitle(part, fontsize=FONT + 2)
+        panels = np.ravel(row.subplots(1, across))
+        for axes in panels[len(drawn[part]) :]:
+            axes.set_visible(False)
+        for axes, column in zip(panels, drawn[part], strict=False):
+            _draw_bands(axes, frame, column, against, log_samples)
+        handles, labels = panels[0].get_legend_handles_labels()
+        lines = -(-len(labels) // PER_LINE)
+        place = {"loc": "outside lower center", "ncols": -(-len(labels) // lines), "frameon": False}
+        row.legend(handles, labels, fontsize=FONT, **place)
+    layout = figure.get_layout_engine()
+    assert layout is not None
+    layout.execute(figure)
+    figure.set_layout_engine(None)  # laid out once: a figure with an engine is drawn twice for every file
+    return figure
+
+
+def axis(frame: pd.DataFrame, against: str) -> tuple[str, str]:
+    """The field of a `Band` for the horizontal axis, and its label: steps in place of samples where none are drawn.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> plots.axis(pd.DataFrame({"samples": [0, 0]}), "samples")
+        ('steps', 'steps (no rows are drawn)')
+    """
+    if against == "seconds":
+        return "seconds", "wall time (s)"
+    return ("samples", "samples drawn (rows)") if np.any(frame["samples"]) else ("steps", "steps (no rows are drawn)")
+
+
+def legend(frame: pd.DataFrame) -> dict[str, str]:
+    """By entry its text in the legend: the label, and how many runs diverged where some did.
+
+    Example:
+        >>> import pandas as pd
+        >>> from tightrope import plots
+        >>> plots.legend(pd.DataFrame({"entry": "a", "seed": [0, 1], "status": ["budget", "diverged"]}))
+        {'a': 'a (1 of 2 runs diverged)'}
+    """
+    names = {str(label): str(label) for label in frame["entry"].unique()}
+    if "status" in frame:
+        for label in names:
+            runs: Any = frame[frame["entry"] == label].groupby("seed")
+            ends = runs["status"].last()
+            diverged = int((ends == "diverged").sum())
+            names[label] += f" ({diverged} of {len(ends)} runs diverged)" * (diverged > 0)
+    return names
+
+
+def wrapped(label: str) -> list[str]:
+    """The label of a vertical axis in lines that are not longer than the axis.
+
+    Example:
+        >>> from tightrope import plots
+        >>> plots.wrapped("distance to the nearest stationary point (m)")
+        ['distance to the nearest', 'stationary point (m)']
+    """
+    return textwrap.wrap(label, LABEL, break_long_words=False, break_on_hyphens=False)
+
+
+def style(number: int) -> tuple[str, str]:
+    """Colour and line style of a curve by its place in the legend.
+
+    Example:
+        >>> from tightrope import plots
+        >>> plots.style(0), plots.style(7)
+        (('#0072B2', '-'), ('#0072B2', '--'))
+    """
+    return COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+
+
+def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, log_samples: bool) -> None:
+    found, floor = bands(frame, column)
+    (place, title), names = axis(frame, against), legend(frame)
+    for number, (label, band) in enumerate(found.items()):
+        colour, line = style(number)
+        x = getattr(band, place)
+        axes.fill_between(x, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(x, band.mean, color=colour, linestyle=line, linewidth=1.6, label=names[label])
+    if column.log and floor != 0:
+        axes.set_yscale("log")
+    if floor > 0:
+        _zero_tick(axes, floor)
+    if floor == 0:
+        axes.set_ylim(-0.05, 1.0)
+    if axes.get_yscale() == "linear":
+        axes.ticklabel_format(axis="y", useOffset=False)
+    if log_samples and against == "samples":
+        axes.set_xscale("log")
+    else:
+        axes.ticklabel_format(axis="x", scilimits=(-3, 4), useMathText=True)
+    axes.set_xlabel(title, fontsize=FONT)
+    axes.set_ylabel("\n".join(wrapped(column.label)), fontsize=FONT)
+    _tidy(axes)
+
+
+def boundary(
+    axes: Axes,
+    features: Float[np.ndarray, "rows 2"],
+    in_b: Bool[np.ndarray, " rows"],
+    accepted: Bool[np.ndarray, " rows"],
+    lines: Mapping[str, Any],
+) -> None:
+    """Draw people of two groups by their two features, and the lines on which linear classifiers decide.
+
+    Args:
+        axes: where to draw.
+        features: the two features, one row a person.
+        in_b: whether a person belongs to group B: another colour.
+        accepted: the recorded decision: a dot where accepted, a cross where not.
+        lines: {label: weights}, one weight for each feature, then the constant; accepted is where the score is positive.
+
+    Example:
+        >>> import numpy as np
+        >>> from matplotlib.figure import Figure
+        >>> from tightrope import plots
+        >>> axes = Figure().subplots()
+        >>> plots.boundary(axes, np.eye(2), np.array([True, False]), np.array([True, True]), {"rule": [1.0, 2.0, 0.0]})
+        >>> [text.get_text() for text in axes.get_legend().get_texts()][-1]
+        'rule'
+    """
+    for group, colour, is_b in (("A", COLOURS[5], False), ("B", COLOURS[4], True)):
+        for decision, marker, was_accepted in (("accepted", "o", True), ("rejected", "x", False)):
+            rows = features[(in_b == is_b) & (accepted == was_accepted)]
+            style = {"s": 16, "marker": marker, "color": colour, "linewidth": 1.0, "alpha": 0.75}
+            axes.scatter(*rows.T, label=f"group {group}, {decision}", **style)
+    low, high = _reach(features)
+    for number, (label, weights) in enumerate(lines.items()):
+        _draw_line(axes, np.asarray(weights, float), low, high, label=label, color="black", linestyle=LINES[number])
+    axes.set_xlim(low[0], high[0])
+    axes.set_ylim(low[1], high[1])
+    axes.legend(fontsize=FONT - 1, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
+    _tidy(axes)
+
+
+def _stacked(count: int) -> list[Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 2.4 * count), dpi=150, layout="constrained")
+    return list(figure.subplots(count, sharex=True))
+
+
+def _draw_column(axes: Axes, several: Mapping[str, Result], column: str) -> None:
+    """The curve of each run and its answer, as one array with the answer in the last place."""
+    curves = {label: np.append(run.history[column], getattr(run, column)) for label, run in several.items()}
+    floor = -np.inf if column == "objective" else _floor(np.concatenate(list(curves.values())))
+    for number, (label, run) in enumerate(several.items()):
+        values = np.where(np.isfinite(curves[label]), curves[label], np.nan)
+        low = values <= floor  # drawn as dots at 0 that no line joins
+        places = np.append(run.history["step"], run.steps)
+        ending = " (diverged)" if run.status == "diverged" else ""
+        colour, dashes = style(number)
+        dots = {"color": colour, "marker": ".", "markersize": 4}
+        line = {"linestyle": dashes, "linewidth": 1.2}
+        axes.plot(places[:-1], np.where(low, np.nan, values)[:-1], label=f"{label}{ending}", **dots, **line)
+        axes.plot(places[:-1], np.where(low, floor, np.nan)[:-1], linestyle="", **dots)
+        answer = dots | {"marker": "D", "markersize": 6, "markeredgecolor": "black"}
+        axes.plot(places[-1], np.where(low, floor, values)[-1], clip_on=False, zorder=3, **answer)
+    if floor > 0:
+        axes.set_yscale("log")
+    if floor > 0 and min(np.nanmin(values, initial=np.inf) for values in curves.values()) <= floor:
+        _zero_tick(axes, floor)
+    axes.set_ylabel(LABELS[column], fontsize=FONT)
+    _tidy(axes)
+
+
+def _floor(values: Float[np.ndarray, " records"]) -> float:
+    """Where 0 is drawn: the decade below the smallest positive value; 0 itself where no value is positive."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not positive.size:
+        return 0.0
+    smallest = max(positive.min(), positive.max() * 10.0**-DECADES)
+    return 10.0 ** (np.floor(np.log10(smallest)) - 1)
+
+
+def powers_above(floor: float, top: float) -> range:
+    """The powers of ten for the ticks of a logarithmic axis above the one at `floor`, which reads 0.
+
+    Example:
+        >>> from tightrope import plots
+        >>> list(plots.powers_above(1e-4, 30.0))
+        [-3, -2, -1, 0, 1, 2]
+    """
+    first, last = round(np.log10(floor)), int(np.ceil(np.log10(top)))
+    return range(first + 1, last + 1, max(1, (last - first) // 4))
+
+
+def _zero_tick(axes: Axes, floor: float) -> None:
+    """Make the lowest tick of a logarithmic axis, at `floor`, read 0."""
+    powers = powers_above(floor, axes.get_ylim()[1])
+    axes.set_yticks([floor, *(10.0**power for power in powers)], ["0", *(f"$10^{{{power}}}$" for power in powers)])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=floor / 2)
+
+
+def _reach(features: Float[np.ndarray, "rows 2"]) -> tuple[Float[np.ndarray, " two"], Float[np.ndarray, " two"]]:
+    """The lower left and the upper right corner of the data, with a margin."""
+    margin = 0.05 * np.ptp(features, axis=0)
+    return features.min(axis=0) - margin, features.max(axis=0) + margin
+
+
+def _draw_line(axes: Axes, weights: Float[np.ndarray, " three"], low: Any, high: Any, **style: Any) -> None:
+    """The line where the score is 0, as far as the data reach; it may be vertical."""
+    direction, constant = weights[:2], weights[2]
+    length = direction @ direction
+    if length == 0:
+        return
+    foot = -constant * direction / length
+    along = np.array([-direction[1], direction[0]]) / np.sqrt(length)
+    reach = np.linalg.norm(high - low) + np.linalg.norm(foot)
+    axes.plot(*np.stack([foot - reach * along, foot + reach * along], axis=1), linewidth=2.0, **style)
+
+
+def _tidy(axes: Axes) -> None:
+    for each in (axes.xaxis, axes.yaxis):
+        low, high = sorted(each.get_view_interval())
+        if each.get_scale() == "log" and high > 100 * low:
+            each.minorticks_off()  # powers of ten are enough, and every tick takes time to draw
+    axes.tick_params(labelsize=FONT - 1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)

@@ -1,0 +1,1 @@
+"""Values and derivatives of a problem on one flat vector."""

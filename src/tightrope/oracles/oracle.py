@@ -1,0 +1,298 @@
+"""Everything a method may ask about the problem, on one flat vector.
+
+A *sample* here is a tuple with one entry for each data source (see `data`). Values and derivatives take the sample as an
+argument, so that two points can share it. The whole data is a sample too. Samples of more than `PIECE` rows are gone
+through piece by piece, so memory does not grow with the sample.
+
+The rows `c(x)` that a method sees are `sign · (h(x)[source row] − bound)`: equalities `= 0` or inequalities `≤ 0`, in the
+form that `reformulate` chose for the method. With slacks the vector is `[x, s]` and `s` takes the place of the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+from ..domains import Domain, Reals
+from ..problems.data import Dataset, Source, Span, part_of, rows_in
+from ..problems.parameters import Parameters
+
+PIECE = 2048
+"""Rows evaluated at once: few enough for a core's cache. Larger samples are summed over pieces."""
+
+MANY_ROWS, MANY_NUMBERS = 500, 2**30
+"""Constraint values, and numbers of their Jacobian, beyond which it is not formed: only products with it."""
+
+Sample = tuple[PyTree[Array], ...]
+
+
+class Term(eqx.Module):
+    """A user's function, the number of its data source (None: deterministic), and how many numbers it returns."""
+
+    name: str = eqx.field(static=True)
+    fn: Callable[..., Any] = eqx.field(static=True)
+    source: int | None = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+
+class Rows(eqx.Module):
+    """How the rows of a method come from the raw values h: `sign · (h[index] − bound)`, slacks in place of some bounds.
+
+    A row must lie between `low` and `high`: both 0 for an equality, −∞ and 0 for an inequality, the user's bounds themselves
+    in the form 'ranges'.
+    """
+
+    sign: Float[Array, " rows"]
+    bound: Float[Array, " rows"]
+    low: Float[Array, " rows"]
+    high: Float[Array, " rows"]
+    slack_low: Float[Array, " slacks"]
+    slack_high: Float[Array, " slacks"]
+    index: tuple[int, ...] = eqx.field(static=True)
+    is_equality: tuple[bool, ...] = eqx.field(static=True)
+    slack_rows: tuple[int, ...] = eqx.field(static=True)
+    raw_size: int = eqx.field(static=True)
+
+    def of(self, raw: Float[Array, " raw"], slacks: Float[Array, " slacks"]) -> Float[Array, " rows"]:
+        """The rows at these raw values."""
+        bound = self.bound.at[np.array(self.slack_rows)].set(slacks) if self.slack_rows else self.bound
+        identity = self.index == tuple(range(self.raw_size))
+        return self.sign * ((raw if identity else raw[np.array(self.index, int)]) - bound)
+
+    def to_raw(self, multipliers: Float[Array, " rows"]) -> Float[Array, " raw"]:
+        """Multipliers of the raw values: one signed number each, positive where an upper bound holds x back."""
+        return jnp.zeros(self.raw_size, multipliers.dtype).at[np.array(self.index, int)].add(self.sign * multipliers)
+
+    def from_raw(self, multipliers: Float[Array, " raw"]) -> Float[Array, " rows"]:
+        """Multipliers of the rows that `to_raw` takes back to these."""
+        rows = self.sign * multipliers[np.array(self.index, int)]
+        least, greatest = jnp.where(jnp.isinf(self.low), 0.0, -jnp.inf), jnp.where(jnp.isinf(self.high), 0.0, jnp.inf)
+        return jnp.clip(rows, least, greatest)
+
+
+class Prox(eqx.Module):
+    """What `shifted` adds: ½ objective · ‖x − centre‖² to the objective, ½ rows · ‖x − centre‖² to every row."""
+
+    centre: Float[Array, " n"]
+    objective: Float[Array, ""]
+    rows: Float[Array, ""]
+
+
+class Look(NamedTuple):
+    """Everything of first order at a point, or means and sums of it."""
+
+    value: Float[Array, ""]
+    gradient: Float[Array, " n"]
+    rows: Float[Array, " rows"]
+    jacobian: Float[Array, "rows n"]
+
+
+class Oracle(eqx.Module):
+    """Values, gradients, constraint rows, Jacobians and projections at a flat point, on a sample."""
+
+    data: tuple[PyTree[Array], ...]
+    domain: Domain
+    rows: Rows
+    multipliers: Float[Array, " rows"]
+    """Where dual variables start: zero, or the multipliers of a warm start."""
+    objective: Term
+    constraints: tuple[Term, ...]
+    sources: tuple[Source, ...] = eqx.field(static=True)
+    parameters: Parameters = eqx.field(static=True)
+    prox: Prox | None = None
+
+    # ------------------------------------------------------------------ values and derivatives
+
+    def f(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, ""]:
+        """The objective."""
+        value = self._mean(self.objective, x, sample)
+        return value if self.prox is None else value + 0.5 * self.prox.objective * self._square_distance(x)
+
+    def grad(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
+        """The objective's gradient."""
+        return jax.grad(self.f)(x, sample)
+
+    def value_and_grad(self, x: Float[Array, " n"], sample: Sample) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+        """The objective and its gradient."""
+        return jax.value_and_grad(self.f)(x, sample)
+
+    def raw(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " raw"]:
+        """The values h of all constraint functions, in the user's order and signs."""
+        values = [jnp.ravel(self._mean(term, x, sample)) for term in self.constraints]
+        return jnp.concatenate(values).astype(x.dtype) if values else jnp.zeros(0, x.dtype)
+
+    def c(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
+        """The constraint rows: `= 0` where `equality`, `≤ 0` elsewhere."""
+        rows = self.rows.of(self.raw(x, sample), x[self.parameters.size :])
+        return rows if self.prox is None else rows + 0.5 * self.prox.rows * self._square_distance(x)
+
+    def vjp(
+        self, x: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " rows"], Callable[[Float[Array, " rows"]], Float[Array, " n"]]]:
+        """The constraint rows and the map `y ↦ Jᵀy`."""
+        value, pullback = jax.vjp(lambda point: self.c(point, sample), x)
+        return value, lambda y: pullback(y)[0]
+
+    def jvp(
+        self, x: Float[Array, " n"], direction: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+        """The constraint rows and J · direction."""
+        return jax.jvp(lambda point: self.c(point, sample), (x,), (direction,))
+
+    def jac(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, "rows n"]:
+        """The Jacobian J of the constraint rows."""
+        return jax.jacrev(self.c)(x, sample)
+
+    def look(self, x: Float[Array, " n"], sample: Sample) -> Look:
+        """Objective, gradient, rows and Jacobian, in one pass over a large sample."""
+
+        def at(part: Sample) -> Look:
+            rows, pullback = self.vjp(x, part)
+            jacobian = jax.vmap(pullback)(jnp.eye(rows.size, dtype=x.dtype))
+            return Look(*self.value_and_grad(x, part), rows, jacobian)
+
+        if len({rows_in(entry) for entry in sample}) != 1:
+            return at(sample)
+
+        def piece(first: Any, length: int) -> Look:
+            return at(tuple(part_of(entry, first, length) for entry in sample))
+
+        return _mean_by_pieces(piece, rows_in(sample[0]))
+
+    def shifted(self, centre: Float[Array, " n"], objective: Array, rows: Array) -> Oracle:
+        """This oracle with ½ objective · ‖x − centre‖² added to the objective and ½ rows · ‖x − centre‖² to every row."""
+        return replace(self, prox=Prox(centre, objective, rows))
+
+    # ------------------------------------------------------------------ the set
+
+    def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The nearest point of X (and of the slacks' bounds)."""
+        n = self.parameters.size
+        point = self.parameters.ravel(self.domain.project(self.parameters.unravel_arrays(x[:n])))
+        if not self.rows.slack_rows:
+            return point
+        return jnp.concatenate([point, jnp.clip(x[n:], self.rows.slack_low, self.rows.slack_high)])
+
+    def nearby(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The nearest point of X where the set can say it, else x itself; for probing constants only."""
+        return self.project(x) if self.domain.can_project else x
+
+    def lmo(self, direction: Float[Array, " n"]) -> Float[Array, " n"]:
+        """A point s of X that minimises ⟨direction, s⟩; for forms without slacks."""
+        return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(direction)))
+
+    def with_slacks(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n_and_slacks"]:
+        """X with each slack as near to its constraint's value as its bounds allow."""
+        rows = self.rows
+        if not rows.slack_rows:
+            return x
+        values = self.raw(x, sample)[np.array(rows.index, int)[np.array(rows.slack_rows)]]
+        return jnp.concatenate([x, jnp.clip(values, rows.slack_low, rows.slack_high)])
+
+    def diameter(self) -> Float[Array, ""]:
+        """The diameter of X, ∞ where it is unbounded; slacks apart."""
+        return self.domain.diameter(self.parameters.unravel_arrays(self.parameters.start))
+
+    def project_normal_cone(self, x: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The nearest point to v of the normal cone of X at x; for points without slacks."""
+        unravel = self.parameters.unravel_arrays
+        return self.parameters.ravel(self.domain.project_normal_cone(unravel(x), unravel(v)))
+
+    # ------------------------------------------------------------------ samples
+
+    def draw(self, key: Array, rows: int | None = None) -> Sample:
+        """An independent sample from every source; `rows=None`: each source's own batch size."""
+        keys = jax.random.split(key, max(len(self.sources), 1))
+        return tuple(s.draw(keys[i], rows or s.batch_size) for i, s in enumerate(self.sources))
+
+    def first(self) -> Sample:
+        """A first batch of every source, the same for every seed."""
+        return tuple(
+            jnp.arange(min(s.batch_size, s.size)) if isinstance(s, Dataset) else s.draw(jax.random.key(0), s.batch_size)
+            for s in self.sources
+        )
+
+    def everything(self) -> Sample:
+        """The whole data as a sample; finite data only."""
+        endless = [source for source in self.sources if not isinstance(source, Dataset)]
+        if endless:
+            raise TypeError(f"{endless[0]} cannot be passed over in full; only a tightrope.Dataset can")
+        return tuple(Span(0, source.size) for source in self.sources if isinstance(source, Dataset))
+
+    def count(self, sample: Sample, *, objective: bool, constraints: bool) -> int:
+        """How many rows of a sample the objective, the constraints, or both use."""
+        terms = (self.objective,) * objective + self.constraints * constraints
+        used = {term.source for term in terms if term.source is not None}
+        return sum(rows_in(sample[source]) for source in used)
+
+    def slices(self) -> dict[str, slice]:
+        """Where the values of each constraint stand among the raw ones."""
+        ends = np.cumsum([term.size for term in self.constraints], dtype=int)
+        return {t.name: slice(int(end) - t.size, int(end)) for t, end in zip(self.constraints, ends, strict=True)}
+
+    def leaves(self) -> list[Array]:
+        """The numbers of this oracle, the arguments of compiled programs; the rest is static."""
+        dtype = self.parameters.dtype
+        return [a if eqx.is_array(a) else jnp.asarray(np.asarray(a, dtype)) for a in jax.tree.leaves(self)]
+
+    @property
+    def stochastic_constraints(self) -> bool:
+        """Whether any constraint has data."""
+        return any(term.source is not None for term in self.constraints)
+
+    @property
+    def whole_space(self) -> bool:
+        """Whether x may go anywhere: X is everything and there are no slacks, whose bounds would be a set too."""
+        return isinstance(self.domain, Reals) and not self.rows.slack_rows
+
+    @property
+    def equality(self) -> Bool[np.ndarray, " rows"]:
+        """Which rows are equalities."""
+        return np.array(self.rows.is_equality, bool)
+
+    @property
+    def large_jacobian(self) -> bool:
+        """Whether the constraints' Jacobian is too large to be formed."""
+        return too_large(self.rows.raw_size, self.parameters.size)
+
+    def _square_distance(self, x: Float[Array, " n"]) -> Float[Array, ""]:
+        assert self.prox is not None
+        return jnp.sum((x - self.prox.centre) ** 2)
+
+    def _mean(self, term: Term, x: Float[Array, " n"], sample: Sample) -> Array:
+        params = self.parameters.unravel(x[: self.parameters.size])
+        if term.source is None:
+            return jnp.asarray(term.fn(params))
+        source, arrays, entry = self.sources[term.source], self.data[term.source], sample[term.source]
+
+        def at(first: Any, length: int) -> Array:
+            return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))))
+
+        return _mean_by_pieces(at, rows_in(entry))
+
+
+def too_large(rows: int, parameters: int) -> bool:
+    """Whether a Jacobian with so many rows and columns is not to be formed."""
+    return rows > MANY_ROWS or rows * parameters > MANY_NUMBERS
+
+
+def _mean_by_pieces(fn: Callable[[Any, int], Any], rows: int) -> Any:
+    """The mean of what `fn` gives for the pieces of a sample; they are recomputed, not stored, where this is differentiated."""
+    if rows <= PIECE:
+        return fn(0, rows)
+    pieces, rest = divmod(rows, PIECE)
+
+    def add(total: Any, first: Any, length: int) -> Any:
+        return jax.tree.map(lambda a, b: a + b * (length / rows), total, fn(first, length))
+
+    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: fn(0, PIECE)))
+    body = jax.checkpoint(lambda total, first: (add(total, first, PIECE), None))  # pyright: ignore
+    total, _ = jax.lax.scan(body, zero, PIECE * jnp.arange(pieces))
+    return add(total, pieces * PIECE, rest) if rest else total

@@ -1,0 +1,1 @@
+"""What is solved: problems, constraints, data and parameters."""

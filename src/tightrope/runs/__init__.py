@@ -1,0 +1,1 @@
+"""Runs: the stepper, the compiled loop, recording, the answer, checkpoints and results."""

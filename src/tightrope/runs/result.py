@@ -1,0 +1,238 @@
+"""The answer of a run: the point, what is known about it, how it was found; prints as a table, saves without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from ..certificates.certificate import Certificate, Estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Status = Literal["converged", "budget", "interrupted", "diverged", "infeasible", "unbounded", "data_error"]
+
+
+class History(Mapping[str, Float[np.ndarray, " records"]]):
+    """What was recorded along a run, column by column; values are those of the iterate at that step.
+
+    Example:
+        >>> import tightrope as tr
+        >>> history = tr.History({"step": [0, 10], "objective": [3.0, 1.0]})
+        >>> history["objective"], len(history)
+        (array([3., 1.]), 2)
+    """
+
+    def __init__(self, columns: Mapping[str, Any]):
+        self._columns = {name: list(values) for name, values in columns.items()}
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add a record; the first one names the columns."""
+        for name, value in row.items():
+            self._columns.setdefault(name, []).append(value)
+
+    def __getitem__(self, name: str) -> Float[np.ndarray, " records"]:
+        return np.asarray(self._columns[name])
+
+    def __iter__(self) -> Iterator[str]:
+        """The records' columns."""
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), []))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The history as a data frame, one row a record."""
+        import pandas as pd
+
+        return pd.DataFrame(self._columns)
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} records of {', '.join(self)})"
+
+
+@dataclass(repr=False)
+class Result:
+    """What `solve` returns.
+
+    Attributes:
+        x: the answer, a pytree like x0.
+        objective: E objective(x), as certified.
+        violation: the largest over the constraints, as certified.
+        stationarity: distance of ∇F + Jᵀλ to −N_X(x), as certified.
+        multipliers: by constraint; for the Lagrangian F + Σλc + Σμg, one signed number for `between`.
+        success: certified feasible and stationary at the tolerances of `stop`.
+        status: why the loop ended.
+        message: the same for people, with what to do next.
+        steps: steps taken.
+        samples: rows drawn by the method.
+        seconds: time of the start and the loop, without compilation and evaluation.
+        calls: how often each oracle was called.
+        history: what was recorded.
+        certificate: everything that is known about x.
+        method: the method, with the constants it used.
+        output: which iterate x is: 'method' (what its theorem speaks of), 'last', 'average' or 'best'.
+        constants: the hyper-parameters that were estimated.
+        settings: all hyper-parameters, as used.
+        seed: the seed of the run.
+
+    Example:
+        >>> import jax.numpy as jnp, tightrope as tr
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
+        >>> result = tr.solve(problem, jnp.zeros(2), steps=500)
+        >>> result.status, sorted(result.multipliers)
+        ('budget', ['budget'])
+    """
+
+    x: PyTree[Any]
+    objective: float
+    violation: float
+    stationarity: float
+    multipliers: dict[str, Any]
+    success: bool
+    status: Status
+    message: str
+    steps: int
+    samples: int
+    seconds: float
+    calls: dict[str, int]
+    history: History
+    certificate: Certificate
+    method: str
+    output: str
+    constants: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def __str__(self) -> str:
+        c = self.certificate
+        rate = f"{self.steps / self.seconds:,.0f} steps/s" if self.seconds > 0 else "no steps"
+        rows = [
+            ("status", f"{self.status}{', success' if self.success else ', not certified'}"),
+            ("objective", str(c.objective)),
+            *(
+                (f"violation of {name}", f"{e}   multiplier {_short(self.multipliers[name])}")
+                for name, e in c.violation.items()
+            ),
+            ("stationarity", str(c.stationarity)),
+            *([] if c.near_stationarity is None else [("near-stationarity", str(c.near_stationarity))]),
+            ("feasible?", c.decision),
+            ("method", f"{self.method}, answer: {self.output}"),
+            ("steps", f"{self.steps:,} ({self.samples:,} samples, {self.seconds:.2f} s, {rate})"),
+        ]
+        if self.constants:
+            rows.append(("estimated", ", ".join(f"{name} = {value:.3g}" for name, value in self.constants.items())))
+        width = max(len(label) for label, _ in rows)
+        lines = [f"  {label.ljust(width)}  {value}" for label, value in rows]
+        return "\n".join(["Tightrope result", *lines, f"  {self.message}"])
+
+    __repr__ = __str__
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result to one file (NumPy's .npz, arrays and JSON, no pickle); read it with `tightrope.load`."""
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array_like))]
+        text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history")}
+        text |= {"skeleton": _skeleton(self.x), "history": {name: c.tolist() for name, c in self.history.items()}}
+        arrays: dict[str, Any] = {f"x{i}": leaf for i, leaf in enumerate(leaves)}
+        arrays["json"] = np.array(json.dumps(text, default=_to_json))
+        target = Path(path)
+        with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as file:
+            np.savez(file, **arrays)
+        os.replace(file.name, target)
+
+
+def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
+    """Read a result that `Result.save` wrote.
+
+    Args:
+        path: the file.
+        like: a pytree like x, needed where x is not made of dicts, lists and tuples alone (an Equinox model, say).
+
+    Example:
+        >>> import os, tempfile, jax.numpy as jnp, tightrope as tr
+        >>> result = tr.solve(tr.Problem(lambda x: jnp.sum(x**2)), jnp.ones(2), steps=10)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(os.path.join(folder, "result.npz"))
+        ...     again = tr.load(os.path.join(folder, "result.npz"))
+        >>> again.objective == result.objective
+        True
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            text = json.loads(str(archive["json"]))
+            leaves = [archive[f"x{i}"] for i in range(len(archive.files) - 1)]
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"load: {os.fspath(path)} is not a result that Result.save wrote: {error}") from error
+    skeleton = text.pop("skeleton")
+    if like is not None:
+        arrays, rest = eqx.partition(like, eqx.is_inexact_array)
+        x = eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(a) for a in leaves]), rest)
+    elif skeleton == "custom":
+        raise ValueError(
+            "load: this x is not made of dicts, lists and tuples alone; pass like=, a pytree of its structure"
+        )
+    else:
+        x = _rebuild(skeleton, iter(leaves))
+    text["certificate"] = _certificate(text["certificate"])
+    text["multipliers"] = _vectors(text["multipliers"])
+    return Result(x=x, history=History(text.pop("history")), **text)
+
+
+def _short(value: Any) -> str:
+    values = np.atleast_1d(np.asarray(value, float))
+    return ", ".join(f"{v:.4g}" for v in values[:4]) + (" …" if values.size > 4 else "")
+
+
+def _skeleton(x: Any) -> Any:
+    """The containers of x as JSON: 'leaf' for an array; 'custom' where x holds anything but dicts, lists and tuples."""
+    if isinstance(x, dict) and all(isinstance(key, str) for key in x):
+        kind, names, parts = "dict", sorted(x), [_skeleton(x[key]) for key in sorted(x)]
+    elif type(x) in (list, tuple):
+        kind, names, parts = type(x).__name__, None, [_skeleton(part) for part in x]
+    else:
+        return "leaf" if hasattr(x, "dtype") or isinstance(x, float) else "custom"
+    return "custom" if "custom" in parts else [kind, names, parts]
+
+
+def _rebuild(skeleton: Any, leaves: Iterator[np.ndarray]) -> Any:
+    if skeleton == "leaf":
+        return jax.numpy.asarray(next(leaves))
+    kind, names, parts = skeleton
+    built = [_rebuild(part, leaves) for part in parts]
+    return dict(zip(names, built, strict=True)) if kind == "dict" else (tuple(built) if kind == "tuple" else built)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be saved")
+
+
+def _certificate(saved: list[Any]) -> Certificate:
+    objective, violation, stationarity, complementarity, multipliers, *rest, near, weight = saved
+    return Certificate(
+        Estimate(*objective),
+        {name: Estimate(*e) for name, e in violation.items()},
+        Estimate(*stationarity),
+        Estimate(*complementarity),
+        _vectors(multipliers),
+        *rest,
+        near_stationarity=None if near is None else Estimate(*near),
+        proximal_weight=weight,
+    )
+
+
+def _vectors(multipliers: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(m) if isinstance(m, list) else m for name, m in multipliers.items()}
