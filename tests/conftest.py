@@ -21,7 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 import tightrope as tr
 from tightrope.cli.reproduce import QUICKLY_COMPILED
 
-# Nearly all of the suite's time is compilation: programs that run for a moment need no optimisation.
+# Nearly all of the suite's time is compilation: programs that run for a moment need no optimization.
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
 

@@ -1,6 +1,6 @@
-"""Tightrope: optimisation under constraints when samples are all you have.
+"""Tightrope: optimization under constraints when samples are all you have.
 
-Minimise E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simple set. Write a `Problem`, call `solve`, read the
+Minimize E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simple set. Write a `Problem`, call `solve`, read the
 `Result`; see the README for a first example.
 """
 

@@ -40,8 +40,8 @@ ROWS, COLUMNS, BATCH = 400, 4, 8
 STEPS = 300
 
 
-class OnlyMinimised(domains.Domain):
-    """The unit simplex, known only through its linear minimisation oracle."""
+class OnlyMinimized(domains.Domain):
+    """The unit simplex, known only through its linear minimization oracle."""
 
     def lmo(self, gradient: Array) -> Array:
         """The corner with the least entry of the gradient."""
@@ -85,7 +85,7 @@ KINDS: dict[str, Callable[[Dataset], tuple[Any, domains.Domain | None]]] = {
     "affine equality": lambda data: (affine(np.ones((1, COLUMNS)), [0.0]), domains.L2Ball(2.0)),
     "stochastic inequality": lambda data: (at_most(_parity, 0.1, data=data), domains.L1Ball(3.0)),
     "stochastic equality": lambda data: (equals(_parity, 0.1, data=data), None),
-    "a set without projection": lambda data: (at_most(_square, 0.28), OnlyMinimised()),
+    "a set without projection": lambda data: (at_most(_square, 0.28), OnlyMinimized()),
 }
 """Kinds of problems: constraints and domain, given the data."""
 
@@ -339,7 +339,7 @@ def check_counts(method: type[Method]) -> None:
 
 
 def counting(fn: Callable[..., Any], name: str, calls: Counter[str]) -> Callable[..., Any]:
-    """The function fn, which counts its evaluations and linearisations (a vjp, jvp or Jacobian is one) as they happen."""
+    """The function fn, which counts its evaluations and linearizations (a vjp, jvp or Jacobian is one) as they happen."""
 
     def tell(event: str) -> None:
         jax.debug.callback(lambda: calls.update([f"{name} {event}"]))
@@ -350,7 +350,7 @@ def counting(fn: Callable[..., Any], name: str, calls: Counter[str]) -> Callable
         return fn(*args)
 
     @counted.defjvp
-    def linearised(primals: Any, tangents: Any) -> Any:
+    def linearized(primals: Any, tangents: Any) -> Any:
         tell("value")
         tell("derivative")
         return jax.jvp(fn, primals, tangents)

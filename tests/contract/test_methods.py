@@ -22,7 +22,7 @@ DETERMINISTIC = {"no constraints", "deterministic equality", "deterministic ineq
 AFFINE = {"free affine equality", "affine equality"}
 STOCHASTIC = {"stochastic inequality", "stochastic equality"}
 CONVEX = {"no constraints", "deterministic inequalities", "stochastic inequality"}
-MINIMISED = {"deterministic inequalities", "stochastic inequality", "a set without projection"}
+MINIMIZED = {"deterministic inequalities", "stochastic inequality", "a set without projection"}
 
 TAKES = {  # what each method says in its docstring
     "AdaptivePenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
@@ -33,14 +33,14 @@ TAKES = {  # what each method says in its docstring
     "ExactPenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
     "SwitchingSubgradient": CONVEX | AFFINE,
     "ConservativeSaddle": CONVEX,
-    "ConservativeFrankWolfe": MINIMISED,
+    "ConservativeFrankWolfe": MINIMIZED,
     "TwoPhaseMomentum": DETERMINISTIC | AFFINE | STOCHASTIC,
     "InexactALM": DETERMINISTIC | AFFINE | STOCHASTIC,
     "MomentumALM": DETERMINISTIC | AFFINE,
     "ConstraintExtrapolation": CONVEX | AFFINE,
     "ProximalPoint": CONVEX | AFFINE,
     "DriftPlusPenalty": CONVEX,
-    "StochasticFrankWolfe": MINIMISED,
+    "StochasticFrankWolfe": MINIMIZED,
     "CooperativeApproximation": CONVEX | AFFINE,
     "StochasticSQP": FREE | {"deterministic equality"},
     "SmoothedLagrangian": DETERMINISTIC | AFFINE | STOCHASTIC,

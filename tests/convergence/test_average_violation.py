@@ -14,7 +14,7 @@ from tightrope.methods import ConservativeFrankWolfe, ConservativeSaddle, DriftP
 STEPS, SEEDS = 10_000, 32
 CASE = problems.budget()._replace(
     start=problems.TARGET
-)  # from the unconstrained minimiser: the constraint has to be learnt
+)  # from the unconstrained minimizer: the constraint has to be learnt
 METHODS = {
     "ConservativeSaddle": ConservativeSaddle(),
     "ConservativeSaddle any time": ConservativeSaddle(horizon="any"),

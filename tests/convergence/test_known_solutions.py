@@ -129,7 +129,7 @@ def distance(x, y):
     return float(np.linalg.norm(ravel_pytree(jax.tree.map(lambda a, b: a - b, x, y))[0]))
 
 
-class Neighbourhood(NamedTuple):
+class Neighborhood(NamedTuple):
     """A problem at its solution: ∇²L, the active rows of J, and a basis of the directions that the set leaves free."""
 
     hessian: np.ndarray
@@ -138,7 +138,7 @@ class Neighbourhood(NamedTuple):
 
 
 @cache
-def neighbourhood(problem_name: str) -> Neighbourhood:
+def neighborhood(problem_name: str) -> Neighborhood:
     problem, _, solution = tr.zoo.every()[problem_name]()
     oracle, sample = exact(problem, solution.x)
     x = Parameters(solution.x).start
@@ -148,7 +148,7 @@ def neighbourhood(problem_name: str) -> Neighbourhood:
     projector = np.asarray(jax.jacobian(oracle.project)(x - jax.grad(lagrangian)(x)))  # of a polyhedron: onto the free
     kept, basis = np.linalg.eigh(0.5 * (projector + projector.T))
     jacobian = np.asarray(jax.jacobian(lambda y: oracle.raw(y, sample))(x))
-    return Neighbourhood(
+    return Neighborhood(
         np.asarray(jax.hessian(lagrangian)(x)), jacobian[np.asarray(weights) != 0], basis[:, kept > 0.5]
     )
 
@@ -168,14 +168,14 @@ def distance_scale(problem_name, convex):
         return max(1.0, away)
     oracle, sample = exact(problem, x0)
     gradient = np.linalg.norm(oracle.grad(Parameters(x0).start, sample))
-    curvature = np.linalg.eigvalsh(neighbourhood(problem_name).hessian)[0]
+    curvature = np.linalg.eigvalsh(neighborhood(problem_name).hessian)[0]
     assert curvature > 1e-3, "not strongly convex at the solution: no rate for the distance follows"
     return max(1.0, away, float(np.sqrt(2.0 * gradient * away / curvature)))
 
 
 def multiplier_sensitivity(problem_name):
     """How far the least-squares multipliers move for a unit of x: ‖(JJᵀ)⁻¹J∇²L‖ along the free directions."""
-    hessian, jacobian, free = neighbourhood(problem_name)
+    hessian, jacobian, free = neighborhood(problem_name)
     return np.linalg.norm(np.linalg.pinv((jacobian @ free).T) @ free.T @ hessian @ free, 2)
 
 
@@ -225,7 +225,7 @@ def test_x_and_multipliers_come_to_the_known_ones(problem_name, method_name):
 
 
 def test_frank_wolfe_with_the_right_penalty_comes_to_the_solution():
-    """With τ the multiplier of the one active row, x* minimises f + τg over the box; gap K^(-1/3), distance K^(-1/6)."""
+    """With τ the multiplier of the one active row, x* minimizes f + τg over the box; gap K^(-1/3), distance K^(-1/6)."""
     problem, x0, solution = tr.zoo.regression_in_box()
     method = tr.methods.StochasticFrankWolfe(penalty=size(solution.multipliers))
     found = tr.sweep(problem, x0, method, steps=STEPS, seeds=SEEDS, record=STEPS // 5).results

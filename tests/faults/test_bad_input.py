@@ -30,7 +30,7 @@ def nan_at_start(w, batch):
 
 
 class Pull(tr.domains.Domain):
-    """A set that can only be minimised over."""
+    """A set that can only be minimized over."""
 
     def lmo(self, gradient):
         return jax.tree.map(jnp.zeros_like, gradient)

@@ -82,7 +82,7 @@ def ball(x: np.ndarray, radius: float) -> np.ndarray:
 
 
 def l1_vertex(direction: np.ndarray, radius: float) -> np.ndarray:
-    """The vertex of the l1 ball that minimises ⟨direction, ·⟩."""
+    """The vertex of the l1 ball that minimizes ⟨direction, ·⟩."""
     best, least = np.zeros(DIM), np.inf
     for j in range(DIM):
         for sign in (-1.0, 1.0):

@@ -34,7 +34,7 @@ class Path(NamedTuple):
 
 
 def quick_jit(fn: Any) -> Any:
-    """Compiled with little optimisation: these programs run once."""
+    """Compiled with little optimization: these programs run once."""
     return jax.jit(fn, compiler_options={"xla_backend_optimization_level": 0})
 
 

@@ -228,7 +228,7 @@ def steer(
 ) -> tuple:
     """The penalties, the multipliers, and whether the violation cannot be made smaller.
 
-    `solve(weight, ρ)` gives for the gradient weight · v the multipliers, where the linearised rows end, dᵀMd and d;
+    `solve(weight, ρ)` gives for the gradient weight · v the multipliers, where the linearized rows end, dᵀMd and d;
     `truth(d)` where the rows themselves end.
     """
     v, h = now.v, now.h

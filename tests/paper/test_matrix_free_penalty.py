@@ -146,7 +146,7 @@ def steer(
 ) -> tuple:
     """The penalties, the multipliers, and whether the violation, in units of the rows' lengths, cannot be made smaller.
 
-    `solve(weight, ρ)` gives for the gradient weight · v the multipliers, where the linearised rows end, dᵀMd and d;
+    `solve(weight, ρ)` gives for the gradient weight · v the multipliers, where the linearized rows end, dᵀMd and d;
     `truth(d)` where the rows themselves end.
     """
     h, unit = now.h, 1 / or_one(np.sqrt(now.row_square))

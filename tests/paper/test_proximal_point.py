@@ -29,27 +29,27 @@ C1, C2 = 2.0, 2.0
 
 
 class Subproblem(NamedTuple):
-    """f + ½ρ̂‖x − centre‖² and max_i g_i + ½ρ̃‖x − centre‖², on rows."""
+    """f + ½ρ̂‖x − center‖² and max_i g_i + ½ρ̃‖x − center‖², on rows."""
 
-    centre: np.ndarray
+    center: np.ndarray
     objective: float
     rows: float
 
     def f_prime(self, x, rows):
-        return gradient(x, rows) + self.objective * (x - self.centre)
+        return gradient(x, rows) + self.objective * (x - self.center)
 
     def g(self, x, rows):
-        return paired_values(x, rows) + 0.5 * self.rows * ((x - self.centre) @ (x - self.centre))
+        return paired_values(x, rows) + 0.5 * self.rows * ((x - self.center) @ (x - self.center))
 
     def g_prime(self, x, rows):
-        return paired_jacobian(x, rows) + self.rows * (x - self.centre)
+        return paired_jacobian(x, rows) + self.rows * (x - self.center)
 
 
 class Transcribed(NamedTuple):
-    """The inner iterates in one line, the centres, and for each inner step: along f? / the multipliers; cut by X?"""
+    """The inner iterates in one line, the centers, and for each inner step: along f? / the multipliers; cut by X?"""
 
     x: np.ndarray
-    centres: np.ndarray
+    centers: np.ndarray
     along_f: np.ndarray
     row: np.ndarray
     y: np.ndarray
@@ -57,10 +57,10 @@ class Transcribed(NamedTuple):
 
 
 def with_switching(x: np.ndarray, weight: float, deciding: list, objective: list, slope: list) -> Transcribed:
-    xs, centres, flags, worst, cut = [x], [], [], [], []
+    xs, centers, flags, worst, cut = [x], [], [], [], []
     for start in range(0, T, INNER):
         sub = Subproblem(x, WEIGHT, weight)
-        centres.append(x)
+        centers.append(x)
         for k in range(start, min(start + INNER, T)):
             found = sub.g(x, deciding[k])
             i = int(np.argmax(found))
@@ -72,15 +72,15 @@ def with_switching(x: np.ndarray, weight: float, deciding: list, objective: list
             worst.append(i)
             cut.append(step @ step > RADIUS**2)
     return Transcribed(
-        np.stack(xs), np.stack(centres), np.array(flags), np.array(worst), np.zeros((T, 5)), np.array(cut)
+        np.stack(xs), np.stack(centers), np.array(flags), np.array(worst), np.zeros((T, 5)), np.array(cut)
     )
 
 
 def with_extrapolation(x: np.ndarray, weight: float, value: list, objective: list, slope: list) -> Transcribed:
-    xs, centres, ys, cut = [x], [], [], []
+    xs, centers, ys, cut = [x], [], [], []
     for start in range(0, T, INNER):
         sub = Subproblem(x, WEIGHT, weight)
-        centres.append(x)
+        centers.append(x)
         before, model_before, y = x, sub.g(x, value[start]), np.zeros(5)
         for k in range(start, min(start + INNER, T)):
             t = k - start
@@ -93,7 +93,7 @@ def with_extrapolation(x: np.ndarray, weight: float, value: list, objective: lis
             ys.append(y)
             cut.append(step @ step > RADIUS**2)
     nothing = np.zeros(T, bool)
-    return Transcribed(np.stack(xs), np.stack(centres), nothing, nothing, np.stack(ys), np.array(cut))
+    return Transcribed(np.stack(xs), np.stack(centers), nothing, nothing, np.stack(ys), np.array(cut))
 
 
 @functools.cache
@@ -127,7 +127,7 @@ def extrapolating(kind: str) -> tuple:
 def test_iterates_with_switching_subgradients_inside(kind):
     path, expected, rows = switching(kind)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
-    assert len(expected.centres) == 5
+    assert len(expected.centers) == 5
     assert 8 < expected.along_f.sum() < T - 8
     assert len(set(expected.row[~expected.along_f])) >= 3
     assert 1 < expected.cut.sum() < T - 2
@@ -145,16 +145,16 @@ def test_iterates_with_constraint_extrapolation_inside(kind):
     assert not np.allclose(other.x, expected.x), "the prox term of the rows makes no difference: this proves nothing"
 
 
-def test_the_inner_methods_multipliers_start_anew_at_every_centre():
+def test_the_inner_methods_multipliers_start_anew_at_every_center():
     path, expected, _ = extrapolating("weakly_convex")
     found = np.stack([state.inner.multipliers for state in path.states[1:]])
     np.testing.assert_allclose(found, expected.y, rtol=1e-9, atol=1e-12)
 
 
-def test_centres_are_the_last_iterates_of_the_inner_loops():
+def test_centers_are_the_last_iterates_of_the_inner_loops():
     path, expected, _ = switching("weakly_convex")
-    found = np.stack([state.centre for state in path.states[1:]])
-    np.testing.assert_allclose(found, np.repeat(expected.centres, INNER, axis=0)[:T], rtol=1e-9)
+    found = np.stack([state.center for state in path.states[1:]])
+    np.testing.assert_allclose(found, np.repeat(expected.centers, INNER, axis=0)[:T], rtol=1e-9)
 
 
 def test_the_output_is_the_last_iterate():

@@ -26,7 +26,7 @@ class Constants(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Points, multipliers and centres before step 1 and after each step; where multipliers were reset, x projected."""
+    """Points, multipliers and centers before step 1 and after each step; where multipliers were reset, x projected."""
 
     x: np.ndarray
     y: np.ndarray
@@ -36,9 +36,9 @@ class Transcribed(NamedTuple):
 
 
 def rule(s: Constants, start: np.ndarray, y: np.ndarray, samples: list[dict]) -> Transcribed:
-    """Multipliers climb first and are reset when too long; then x goes down, then the centre follows the old x."""
+    """Multipliers climb first and are reset when too long; then x goes down, then the center follows the old x."""
     x, z = start, start
-    points, duals, centres, resets, projected = [x], [y], [z], [], 0
+    points, duals, centers, resets, projected = [x], [y], [z], [], 0
     for k, at in enumerate(samples, start=1):
         climbed = y + s.eta * c(x, at["dual"])
         if np.sqrt(np.sum(climbed**2)) >= s.bound:
@@ -54,8 +54,8 @@ def rule(s: Constants, start: np.ndarray, y: np.ndarray, samples: list[dict]) ->
         projected += int(np.any(x[:DIM] != moved[:DIM]))
         points.append(x)
         duals.append(y)
-        centres.append(z)
-    return Transcribed(np.stack(points), np.stack(duals), np.stack(centres), resets, projected)
+        centers.append(z)
+    return Transcribed(np.stack(points), np.stack(duals), np.stack(centers), resets, projected)
 
 
 # ---- a problem: an equality and a band that are random, a floor that is not, in a box -----------------------------------
@@ -124,7 +124,7 @@ SIZES = [1, 1, 1]
 
 
 @pytest.mark.parametrize("bound", [0.8, 1e6], ids=["resetting", "wide"])
-def test_points_multipliers_and_centres_are_those_of_the_rule_on_the_same_samples(bound):
+def test_points_multipliers_and_centers_are_those_of_the_rule_on_the_same_samples(bound):
     s = RESETTING._replace(bound=bound)
     path = drive(problem(), X1, method_of(s), sizes=SIZES, steps=STEPS, seed=3, start=START)
     expected = rule(s, START, np.zeros(3), samples_of(path))

@@ -56,7 +56,7 @@ def infeasibility(p: WithSlacks, x: np.ndarray, batch: Batch) -> np.ndarray:
     return total
 
 
-def penalised(p: WithSlacks, x: np.ndarray, multipliers: np.ndarray, rho: float, batch: Batch) -> np.ndarray:
+def penalized(p: WithSlacks, x: np.ndarray, multipliers: np.ndarray, rho: float, batch: Batch) -> np.ndarray:
     """∇f(x, ξ⁰) + J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²))."""
     c, jacobian, total = p.c(x, batch.zeta2), p.jacobian(x, batch.zeta1), p.gradient(x, batch.xi0)
     for i in range(len(c)):
@@ -81,14 +81,14 @@ def rule(p: WithSlacks, s: Constants, x: np.ndarray, multipliers: np.ndarray, ba
         duals.append(multipliers)
 
     rho, eta, alpha = s.c1 * K ** (1 / 5), s.c2 * K ** (-3 / 5), min(1.0, s.c3 * K ** (-4 / 5))
-    v = penalised(p, x, multipliers, rho, batches[N])
+    v = penalized(p, x, multipliers, rho, batches[N])
     dual = [np.full(len(multipliers), np.nan), multipliers]  # dual[κ] is λ_κ
     dual.append(dual[1] + s.gamma / (1 * np.log(2) ** 2) * np.sign(p.c(x, batches[N].zeta2)))
     for kappa in range(1, K - N + 1):
         batch = batches[N + kappa]
         x_new = p.project(x - eta * v)
-        old = penalised(p, x, dual[kappa], rho, batch)
-        v = penalised(p, x_new, dual[kappa + 1], rho, batch) + (1 - alpha) * (v - old)
+        old = penalized(p, x, dual[kappa], rho, batch)
+        v = penalized(p, x_new, dual[kappa + 1], rho, batch) + (1 - alpha) * (v - old)
         c = p.c(x_new, batch.zeta2)
         dual.append(dual[kappa + 1] + s.gamma / ((kappa + 1) * np.log(kappa + 2) ** 2) * np.sign(c))
         x = x_new

@@ -11,7 +11,7 @@ import pytest
 import tightrope as tr
 from tightrope.methods.selection import choose
 from tightrope.oracles.oracle import MANY_NUMBERS, MANY_ROWS
-from tightrope.testing import OnlyMinimised
+from tightrope.testing import OnlyMinimized
 
 
 def distance(x):
@@ -35,7 +35,7 @@ CASES = {
     "a large Jacobian": (tr.Problem(distance, rows(2)), [2], MANY_NUMBERS, "MatrixFreePenalty", "parameters"),
     "many linear equations": (tr.Problem(distance, flat(999)), [999], 1000, "MatrixFreePenalty", "999"),
     "no projection": (
-        tr.Problem(distance, rows(1), domain=OnlyMinimised()),
+        tr.Problem(distance, rows(1), domain=OnlyMinimized()),
         [1],
         4,
         "ConservativeFrankWolfe",

@@ -97,8 +97,8 @@ def test_data_too_large_for_a_full_pass_is_sampled(monkeypatch):
 def test_stationarity_with_a_set_is_the_distance_to_its_normal_cone():
     """Min Σx on the unit ball at −(1, …)/√n: stationary; the same point turned is not."""
     problem = tr.Problem(jnp.sum, domain=tr.domains.L2Ball(1.0))
-    minimiser = -jnp.ones(4) / 2.0
-    assert tr.certify(problem, minimiser).stationarity.value < 1e-5
+    minimizer = -jnp.ones(4) / 2.0
+    assert tr.certify(problem, minimizer).stationarity.value < 1e-5
     turned = jnp.array([-1.0, 0.0, 0.0, 0.0])
     assert tr.certify(problem, turned).stationarity.value == pytest.approx(np.sqrt(3.0), rel=1e-4)
     assert tr.certify(problem, jnp.zeros(4)).stationarity.value == pytest.approx(2.0, rel=1e-5)
@@ -470,7 +470,7 @@ def test_where_the_proximal_problem_has_no_feasible_point_the_distance_is_infini
 
 def test_smooth_problems_and_sets_that_cannot_project_have_no_near_stationarity():
     assert tr.certify(noisy_problem(), jnp.zeros(2)).near_stationarity is None
-    problem = tr.Problem(lambda x: jnp.sum(jnp.abs(x)), smooth=False, domain=OnlyMinimises())
+    problem = tr.Problem(lambda x: jnp.sum(jnp.abs(x)), smooth=False, domain=OnlyMinimizes())
     assert tr.certify(problem, jnp.zeros(2)).near_stationarity is None
     with pytest.raises(TypeError, match="Problem: smooth"):
         tr.Problem(jnp.sum, smooth=1)
@@ -485,7 +485,7 @@ def test_numbers_that_are_not_finite_are_reported_and_break_nothing():
     assert 0.0 < inside.low <= inside.high < np.inf
 
 
-class OnlyMinimises(tr.domains.Domain):
+class OnlyMinimizes(tr.domains.Domain):
     def lmo(self, gradient):
         return -jnp.sign(gradient)
 

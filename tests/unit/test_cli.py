@@ -119,7 +119,7 @@ def test_what_is_reconstructed_is_marked():
 
 def test_what_a_method_takes_is_said_in_words():
     accepts = tr.methods.Accepts("affine", inequalities=True, stochastic=False, form="native", needs="lmo")
-    assert lists.takes(accepts) == "affine equalities; inequalities without data; sets with a linear minimiser"
+    assert lists.takes(accepts) == "affine equalities; inequalities without data; sets with a linear minimizer"
     assert lists.takes(accepts._replace(equalities="none", stochastic=True)).startswith("inequalities with or without")
     assert lists.takes(accepts._replace(equalities="any")).startswith("equalities and inequalities without data;")
     only_linear = accepts._replace(inequalities=False, needs="everywhere")

@@ -103,14 +103,14 @@ def test_arrays_have_the_documented_shapes_and_values(name, kind):
     assert tr.Dataset(data.train, batch_size=8).size == ROWS[kind][name][0]
 
 
-STANDARDISED = {"adult": 5, "bank-additional": 9, "bank-full": 6, "compas": 5, "loan": 16}
+STANDARDIZED = {"adult": 5, "bank-additional": 9, "bank-full": 6, "compas": 5, "loan": 16}
 
 
-@pytest.mark.parametrize("name", STANDARDISED)
+@pytest.mark.parametrize("name", STANDARDIZED)
 def test_numbers_are_standardised_on_the_training_rows_and_other_columns_are_zeros_and_ones(name, kind):
     x = datasets.load(name).train["x"].astype(float)
     flags = np.isin(x, (0.0, 1.0)).all(axis=0)
-    assert np.sum(~flags) == STANDARDISED[name]
+    assert np.sum(~flags) == STANDARDIZED[name]
     np.testing.assert_allclose(x[:, ~flags].mean(axis=0), 0.0, atol=1e-5)
     deviations = x[:, ~flags].std(axis=0)
     complete = ~np.isin(x[:, ~flags], 0.0).any(axis=0)  # a missing number is the mean, which is 0

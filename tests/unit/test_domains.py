@@ -1,4 +1,4 @@
-"""The sets of tightrope.domains: projections, linear minimisation, normal cones, and what they refuse."""
+"""The sets of tightrope.domains: projections, linear minimization, normal cones, and what they refuse."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from tightrope import domains
 from tightrope.domains import Affine, Box, Domain, L1Ball, L2Ball, NonNegative, Product, Reals, Simplex
 
-# ---- the pytrees, the sets over them, and the same sets in a modelling language -------------------------------------
+# ---- the pytrees, the sets over them, and the same sets in a modeling language -------------------------------------
 
 STRUCTURES = {
     "array": np.zeros(5),
@@ -404,7 +404,7 @@ class ByProjection(Domain):
         return self.inner.project(x)
 
 
-class ByMinimisation(Domain):
+class ByMinimization(Domain):
     def lmo(self, gradient):
         return gradient
 
@@ -437,27 +437,27 @@ def test_default_normal_cone_of_a_zero_vector_is_zero():
 
 def test_a_set_knows_what_it_can_do_and_says_so_when_it_cannot():
     x = jnp.ones(3)
-    by_projection, by_minimisation = ByProjection(Reals()), ByMinimisation()
+    by_projection, by_minimization = ByProjection(Reals()), ByMinimization()
     assert by_projection.can_project
-    assert not by_projection.can_minimise
-    assert by_minimisation.can_minimise
-    assert not by_minimisation.can_project
-    with pytest.raises(TypeError, match="ByProjection has no linear minimisation oracle"):
+    assert not by_projection.can_minimize
+    assert by_minimization.can_minimize
+    assert not by_minimization.can_project
+    with pytest.raises(TypeError, match="ByProjection has no linear minimization oracle"):
         by_projection.lmo(x)
-    with pytest.raises(TypeError, match="ByMinimisation has no projection"):
-        by_minimisation.project(x)
+    with pytest.raises(TypeError, match="ByMinimization has no projection"):
+        by_minimization.project(x)
     assert by_projection.diameter(x) == jnp.inf
     by_projection.check(x)
 
 
-def test_unbounded_sets_cannot_minimise():
-    assert not any(domain.can_minimise for domain in (Reals(), NonNegative(), Affine(np.ones((1, 2)), np.ones(1))))
-    assert not Box(0.0, jnp.inf).can_minimise
-    assert Box(0.0, 1.0).can_minimise
-    assert Product((Simplex(), Box(0, 1))).can_minimise
-    assert not Product((Simplex(), Reals())).can_minimise
-    assert not Product((Reals(), ByMinimisation())).can_project
-    with pytest.raises(TypeError, match="Reals has no linear minimisation"):
+def test_unbounded_sets_cannot_minimize():
+    assert not any(domain.can_minimize for domain in (Reals(), NonNegative(), Affine(np.ones((1, 2)), np.ones(1))))
+    assert not Box(0.0, jnp.inf).can_minimize
+    assert Box(0.0, 1.0).can_minimize
+    assert Product((Simplex(), Box(0, 1))).can_minimize
+    assert not Product((Simplex(), Reals())).can_minimize
+    assert not Product((Reals(), ByMinimization())).can_project
+    with pytest.raises(TypeError, match="Reals has no linear minimization"):
         Reals().lmo(jnp.ones(2))
 
 

@@ -307,7 +307,7 @@ def test_noise_in_the_rows_shortens_steps_where_the_jacobian_bends():
 
 
 def test_the_balanced_penalty_misses_the_feasible_set_by_the_length_at_most():
-    """F = a·x and x₁ = x₂ = 0 scaled by s: the minimiser of f + ½ρ‖c‖² is x = −a/(ρs²)."""
+    """F = a·x and x₁ = x₂ = 0 scaled by s: the minimizer of f + ½ρ‖c‖² is x = −a/(ρs²)."""
     a, s = jnp.array([3.0, 4.0]), 7.0
     problem = tr.Problem(lambda x: a @ x, tr.affine(s * np.eye(2), [0.0, 0.0]))
     found = scales_of(problem, np.array([2.0, 0.0]), [2])

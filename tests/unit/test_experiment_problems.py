@@ -36,9 +36,9 @@ def test_the_draws_have_the_papers_means_and_variances(n):
     assert drawn["a"].shape == (4000, 10)
     assert drawn["A"].var(axis=0, dtype=float).mean() == pytest.approx(1e-3 / n, rel=0.05)
     assert drawn["a"].var(axis=0, dtype=float).mean() == pytest.approx(1e-3, rel=0.1)
-    centres = bank.draws(2000, 1)["A"]  # one draw of many entries: A0 to within the small noise
-    assert centres.mean() == pytest.approx(1.0, abs=0.3)
-    assert centres.var() == pytest.approx(100.0, rel=0.05)
+    centers = bank.draws(2000, 1)["A"]  # one draw of many entries: A0 to within the small noise
+    assert centers.mean() == pytest.approx(1.0, abs=0.3)
+    assert centers.var() == pytest.approx(100.0, rel=0.05)
 
 
 def test_the_start_has_length_one_hundredth():

@@ -264,7 +264,7 @@ def test_there_are_enough_problems_without_a_solution():
 def test_problems_without_a_solution_are_documented(name):
     first, *rest = inspect.cleandoc((zoo.infeasible.every() | zoo.infeasible.unbounded())[name].__doc__).splitlines()
     assert first.endswith(".")
-    assert "Minimise" in " ".join(rest)
+    assert "Minimize" in " ".join(rest)
 
 
 @pytest.mark.parametrize("name", INFEASIBLE)

@@ -20,7 +20,7 @@ def interval(values, low, high, risk, pilot=None):
     pilot = values[::-1] if pilot is None else np.asarray(pilot, float)[:, None]
     low, high = np.full(1, low, float), np.full(1, high, float)
     bet = place_bet(pilot, low, high, len(values), risk)
-    spread = np.mean((values - bet.centre) ** 2, axis=0)
+    spread = np.mean((values - bet.center) ** 2, axis=0)
     ends = bounded_mean(values.mean(axis=0), spread, len(values), bet, low, high, risk)
     return tuple(float(end[0]) for end in ends)
 
@@ -74,10 +74,10 @@ def test_at_the_ends_of_the_interval_the_bets_have_won_what_the_risk_allows():
     values, low, high = np.random.default_rng(0).uniform(size=(300, 1)), np.zeros(1), np.ones(1)
     bet = place_bet(values[:100], low, high, 200, 0.05)
     kept = values[100:]
-    ends = bounded_mean(kept.mean(axis=0), np.mean((kept - bet.centre) ** 2, axis=0), 200, bet, low, high, 0.05)
+    ends = bounded_mean(kept.mean(axis=0), np.mean((kept - bet.center) ** 2, axis=0), 200, bet, low, high, 0.05)
     cost = -np.log(1 - bet.size) - bet.size
     for sign, end in zip((1.0, -1.0), ends, strict=True):
-        won = np.sum(sign * bet.size * (kept - end) - cost * (kept - bet.centre) ** 2)
+        won = np.sum(sign * bet.size * (kept - end) - cost * (kept - bet.center) ** 2)
         assert won == pytest.approx(np.log(2 / 0.05), rel=1e-9)
 
 
@@ -89,7 +89,7 @@ def test_bounds_hold_at_any_number_of_rows_and_are_not_much_wider_than_the_centr
     low, high = np.zeros(repeats), np.ones(repeats)
     values, pilot = (rng.random((n, repeats)) < p for n in (rows, 200))
     bet = place_bet(pilot, low, high, rows, risk)
-    ends = bounded_mean(values.mean(axis=0), np.mean((values - bet.centre) ** 2, axis=0), rows, bet, low, high, risk)
+    ends = bounded_mean(values.mean(axis=0), np.mean((values - bet.center) ** 2, axis=0), rows, bet, low, high, risk)
     misses = np.mean((ends[0] > p) | (ends[1] < p))
     assert misses <= risk + 3 * np.sqrt(risk * (1 - risk) / repeats)
     if rows == 2000:

@@ -76,8 +76,8 @@ class Whole:
         self.values = lambda x: np.asarray(levels(x, rows))
         self.augmented = lambda x, y, penalty: slopes(x, y, penalty, rows)
 
-    def minimised(self, x, y, penalty):
-        """The minimiser of the augmented Lagrangian, from x."""
+    def minimized(self, x, y, penalty):
+        """The minimizer of the augmented Lagrangian, from x."""
 
         def fun(x):
             value, slope = self.augmented(x, y, penalty)
@@ -107,7 +107,7 @@ def test_stated_multipliers_lead_to_the_stated_value_where_every_bound_holds(nam
         in_ball = isinstance(problem.domain, tr.domains.L2Ball)
         y, penalty, x = np.append(stated, [0.0] * in_ball), 10.0, data.start
         for _ in range(10 if in_ball else 1):
-            x = data.minimised(x, y, penalty)
+            x = data.minimized(x, y, penalty)
             shifted = data.values(x) + y / penalty
             y = penalty * (shifted - np.clip(shifted, data.low, data.high))
         assert data.violation(x) < 1e-6
@@ -121,7 +121,7 @@ def test_stated_multipliers_lead_to_the_stated_value_where_every_bound_holds(nam
 def test_without_constraints_the_minimum_violates_every_bound(name):
     with jax.enable_x64(True):
         _, data, solution = whole(name)
-        x = data.minimised(data.start, np.zeros_like(data.low), 1e-12)
+        x = data.minimized(data.start, np.zeros_like(data.low), 1e-12)
         values = data.values(x)
         outside = np.maximum(values - data.high, data.low - values)
         needed = (
@@ -243,7 +243,7 @@ def test_finite_logistic_is_of_the_asked_size_and_its_bound_is_active():
         assert (problem.data.size, problem.data.batch_size, x0.shape) == (3000, 32, (20,))
         data = Whole(problem, x0)
         assert data.violation(data.start) < 0
-        free = data.minimised(data.start, np.zeros(1), 1e-12)
+        free = data.minimized(data.start, np.zeros(1), 1e-12)
         assert data.violation(free) == pytest.approx(
             1 / np.sqrt(2 * np.pi) - 0.05, abs=0.1
         )  # E max(N(0, 1), 0) = 1/√2π

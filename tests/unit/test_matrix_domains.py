@@ -1,4 +1,4 @@
-"""The sets of matrices: nuclear norm ball and spectrahedron, and the Lanczos iterations behind their minimisers."""
+"""The sets of matrices: nuclear norm ball and spectrahedron, and the Lanczos iterations behind their minimizers."""
 
 import functools
 from typing import NamedTuple
@@ -172,7 +172,7 @@ def test_normal_cone_has_the_derivative_that_differences_show_also_where_singula
             np.testing.assert_allclose(ours, differences, atol=1e-5)
 
 
-# ---- linear minimisation --------------------------------------------------------------------------------------------
+# ---- linear minimization --------------------------------------------------------------------------------------------
 
 
 def with_values(rng, rows: int, columns: int, values: np.ndarray) -> np.ndarray:
@@ -316,11 +316,11 @@ def test_other_mismatches_are_refused():
     Spectrahedron().check([np.zeros((2, 2))])
 
 
-# ---- sets that have only a minimiser --------------------------------------------------------------------------------
+# ---- sets that have only a minimizer --------------------------------------------------------------------------------
 
 
 class OnlyCorners(Domain):
-    """The unit simplex, by its minimiser alone."""
+    """The unit simplex, by its minimizer alone."""
 
     def lmo(self, gradient):
         return jax.nn.one_hot(jnp.argmin(gradient), gradient.size, dtype=gradient.dtype)
@@ -342,7 +342,7 @@ def test_contains_without_a_projection_refuses_what_a_hyperplane_separates(x, in
 
 
 def test_normal_cone_distance_without_a_projection_is_the_rate_towards_the_best_point():
-    """Zero exactly at minimisers, a lower bound of the distance elsewhere."""
+    """Zero exactly at minimizers, a lower bound of the distance elsewhere."""
     rng, exact = np.random.default_rng(6), tr.domains.Simplex()
     for _ in range(10):
         gradient = jnp.asarray(rng.normal(size=4), jnp.float32)

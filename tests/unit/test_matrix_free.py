@@ -18,7 +18,7 @@ from tightrope.numerics.kkt import kkt_multipliers
 from tightrope.numerics.products import (
     Linear,
     kkt_multipliers_by_products,
-    linearise,
+    linearize,
     range_multipliers_by_products,
     range_multipliers_on_set_by_products,
     row_squares,
@@ -257,7 +257,7 @@ def test_penalties_far_too_large_end_no_earlier_on_a_set(name):
 
 @pytest.mark.parametrize("name", ["no set", *SETS])
 def test_stationarity_is_that_of_the_dense_method(name):
-    """What is minimised comes out nearly as small, never smaller; the residual is that of the multipliers returned.
+    """What is minimized comes out nearly as small, never smaller; the residual is that of the multipliers returned.
 
     Not so on a simplex: there the dense method may get stuck, and then products may do better.
     """
@@ -312,7 +312,7 @@ def test_rows_are_measured_right_in_the_mean():
     )
     with jax.enable_x64(True):
         x, probes = jnp.zeros(7), 2000
-        value, linear = linearise(lambda x: jnp.asarray(rows) @ (x + 1.0), x)
+        value, linear = linearize(lambda x: jnp.asarray(rows) @ (x + 1.0), x)
         found = np.asarray(row_squares(linear, x, jax.random.key(4), probes))
         few = np.asarray(row_squares(linear, x, jax.random.key(4)))
     squares = np.sum(rows**2, axis=1)
@@ -327,7 +327,7 @@ def test_a_linearisation_multiplies_from_both_sides():
         fn = lambda x: jnp.stack([x @ x, x[0] * x[2], jnp.sin(x[1])])
         x = jnp.array([0.5, -1.0, 2.0, 0.3])
         jacobian = np.array([[1.0, -2.0, 4.0, 0.6], [2.0, 0, 0.5, 0], [0, np.cos(1.0), 0, 0]])
-        value, linear = linearise(fn, x)
+        value, linear = linearize(fn, x)
         np.testing.assert_allclose(value, [0.25 + 1 + 4 + 0.09, 1.0, -np.sin(1.0)], rtol=1e-14)
         np.testing.assert_allclose(linear.push(jnp.arange(4.0)), jacobian @ np.arange(4.0), rtol=1e-14)
         np.testing.assert_allclose(linear.pull(jnp.array([1.0, 2.0, -3.0])), [1.0, 2.0, -3.0] @ jacobian, rtol=1e-14)

@@ -1,4 +1,4 @@
-"""Pictures: labelled axes, zeros on a logarithmic axis, several runs, runs that diverged."""
+"""Pictures: labeled axes, zeros on a logarithmic axis, several runs, runs that diverged."""
 
 import sys
 from dataclasses import replace
@@ -39,7 +39,7 @@ def rendered(figure, tmp_path):
     return (tmp_path / "figure.png").stat().st_size > 5000
 
 
-def test_axes_are_labelled(solved, tmp_path):
+def test_axes_are_labeled(solved, tmp_path):
     figure = plots.history(solved)
     assert [axes.get_ylabel() for axes in figure.axes] == ["objective", "largest violation", "stationarity"]
     assert figure.axes[-1].get_xlabel() == "steps"
@@ -79,7 +79,7 @@ def test_the_answer_is_drawn_at_the_last_step(solved):
     assert (answer.get_xdata()[0], answer.get_ydata()[0]) == (solved.steps, pytest.approx(solved.objective))
 
 
-def test_several_runs_have_their_names_and_colours(solved):
+def test_several_runs_have_their_names_and_colors(solved):
     runs = {f"run {i}": solved for i in range(9)}
     axes = plots.history(runs).axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [*runs, "answer"]

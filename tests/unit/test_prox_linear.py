@@ -91,7 +91,7 @@ def jacobian_of(kind: str, rng: np.random.Generator, m: int, n: int) -> np.ndarr
 KINDS = ["plain", "zero", "rank one", "repeated row", "zero row", "scaled rows", "scaled columns", "large", "small",
          "nearly dependent"]  # fmt: skip
 VALUES = ["plain", "zero", "in the range", "in the range, large", "tiny", "huge", "out of the range"]
-GRADIENTS = ["plain", "zero", "in the range", "tiny", "huge", "just cancelled"]
+GRADIENTS = ["plain", "zero", "in the range", "tiny", "huge", "just canceled"]
 
 
 def instance(random: int, shape: tuple[int, int], kind: str, c: str, v: str, penalty: float, step_size: float):
@@ -104,7 +104,7 @@ def instance(random: int, shape: tuple[int, int], kind: str, c: str, v: str, pen
              "in the range, large": 1e3 * jacobian @ step, "huge": 1e6 * plain, "out of the range": off}[c]  # fmt: skip
     along, push = jacobian.T @ rng.normal(size=m), rng.normal(size=n)
     gradient = {"plain": push, "zero": 0.0 * push, "in the range": along, "tiny": 1e-6 * push, "huge": 1e6 * push,
-                "just cancelled": -penalty * jacobian.T @ (plain / np.linalg.norm(plain))}[v]  # fmt: skip
+                "just canceled": -penalty * jacobian.T @ (plain / np.linalg.norm(plain))}[v]  # fmt: skip
     return gradient, value, jacobian, penalty, step_size
 
 

@@ -246,7 +246,7 @@ def test_enumeration_of_all_combinations_agrees(m):
 
 
 def by_slsqp(gradient, value, jacobian, low, high, penalty, step_size, limits=(), bounds=None) -> np.ndarray:
-    """The step d that minimises vᵀd + ‖d‖²/(2γ) + Σ ρ_i t_i with the rows at most t_i outside their ranges."""
+    """The step d that minimizes vᵀd + ‖d‖²/(2γ) + Σ ρ_i t_i with the rows at most t_i outside their ranges."""
     m, n = jacobian.shape
     bounded = np.isfinite(high), np.isfinite(low)
     rows = np.block([[-jacobian[bounded[0]], np.eye(m)[bounded[0]]], [jacobian[bounded[1]], np.eye(m)[bounded[1]]]])
@@ -371,8 +371,8 @@ def instance_on(random: int, name: str, m: int, penalty: float):
 
 def step_on(name: str, y, gradient, jacobian, step_size, x) -> np.ndarray:
     with jax.enable_x64(True):
-        centre = np.asarray(x - step_size * (gradient + y @ jacobian), float)
-        return np.asarray(SETS[name].project(jnp.asarray(centre)), WIDE) - x
+        center = np.asarray(x - step_size * (gradient + y @ jacobian), float)
+        return np.asarray(SETS[name].project(jnp.asarray(center)), WIDE) - x
 
 
 def gap_on(name: str, dtype: str, *problem) -> float:

@@ -229,22 +229,22 @@ def test_every_method_is_tried_with_as_many_settings_and_recorded_where_inner_lo
 # ---- near-stationarity -------------------------------------------------------------------------------------------------
 
 
-def cutting_planes(f, g, centre, weight, modulus, row_weight, radius=np.inf) -> np.ndarray:
+def cutting_planes(f, g, center, weight, modulus, row_weight, radius=np.inf) -> np.ndarray:
     """x̂ of (4): the convex parts f + modulus/2 ‖· − x‖² and g + row_weight/2 ‖· − x‖² cut by tangents, by another solver."""
-    y, heights, slopes, rows, row_slopes = centre, [], [], [], []
+    y, heights, slopes, rows, row_slopes = center, [], [], [], []
     for _ in range(60):
-        step = y - centre
+        step = y - center
         for oracle, extra, values, gradients in ((f, modulus, heights, slopes), (g, row_weight, rows, row_slopes)):
             value, gradient = oracle(y)
             gradients.append(gradient + extra * step)
             values.append(value + 0.5 * extra * step @ step - gradients[-1] @ y)
-        point, top = cp.Variable(len(centre)), cp.Variable()
+        point, top = cp.Variable(len(center)), cp.Variable()
         bounds = [
             top >= np.array(heights) + np.array(slopes) @ point,
             np.array(rows) + np.array(row_slopes) @ point <= 0,
         ]
         bounds += [cp.norm(point) <= radius] * (radius < np.inf)
-        aim = top + 0.5 * (weight - modulus) * cp.sum_squares(point - centre)
+        aim = top + 0.5 * (weight - modulus) * cp.sum_squares(point - center)
         cp.Problem(cp.Minimize(aim), bounds).solve(solver=cp.CLARABEL)
         y, before = np.asarray(point.value), y
         if np.linalg.norm(y - before) < 1e-7:

@@ -27,7 +27,7 @@ def compute(fn, dtype: str, *arrays):
 # ---- bounded quadratics ------------------------------------------------------------------------------------------------
 
 
-def exact_minimiser(matrix: np.ndarray, linear: np.ndarray, free: np.ndarray) -> np.ndarray:
+def exact_minimizer(matrix: np.ndarray, linear: np.ndarray, free: np.ndarray) -> np.ndarray:
     """½‖Rᵀy + R⁻¹b‖² with K = RRᵀ, by bounded least squares (an active-set method, exact)."""
     root = np.linalg.cholesky(matrix)
     bounds = (np.where(free, -np.inf, 0.0), np.inf)
@@ -40,7 +40,7 @@ def value(matrix, linear, y) -> float:
 
 def excess(matrix, linear, free, y) -> float:
     """How far y is above the minimum, relative to it."""
-    best = value(matrix, linear, exact_minimiser(matrix, linear, free))
+    best = value(matrix, linear, exact_minimizer(matrix, linear, free))
     return (value(matrix, linear, y) - best) / max(abs(best), 1e-12)
 
 
@@ -50,14 +50,14 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize("m", [1, 3, 12])
-def test_random_quadratics_are_minimised(m, dtype):
+def test_random_quadratics_are_minimized(m, dtype):
     rng = np.random.default_rng(m)
     for _ in range(20):
         rows = unit_rows(rng.normal(size=(m, 2 * m + 1)))
         matrix, linear, free = rows @ rows.T, rows @ rng.normal(size=2 * m + 1), rng.random(m) < 0.3
         y = compute(quadratic, dtype, matrix, linear, free)
         assert (y[~free] >= 0).all()
-        np.testing.assert_allclose(y, exact_minimiser(matrix, linear, free), rtol=0, atol=10 * PRECISION[dtype])
+        np.testing.assert_allclose(y, exact_minimizer(matrix, linear, free), rtol=0, atol=10 * PRECISION[dtype])
 
 
 def test_a_convex_solver_agrees():
@@ -111,7 +111,7 @@ def test_an_ill_conditioned_linear_solve_is_exact_to_rounding():
 
 
 @pytest.mark.parametrize("m", [3, 20])
-def test_ill_conditioned_bounded_quadratics_are_minimised(m):
+def test_ill_conditioned_bounded_quadratics_are_minimized(m):
     """Condition up to 1e8; the minimum is what counts."""
     rng = np.random.default_rng(40 + m)
     worst = 0.0

@@ -161,7 +161,7 @@ def test_every_problem_is_documented(name):
     first, *rest = inspect.cleandoc(zoo.every()[name].__doc__ or "").splitlines()
     assert first.endswith(".")
     assert len(first) <= 90
-    assert "inimise" in " ".join(rest), "the docstring must state what is minimised"
+    assert "inimise" in " ".join(rest), "the docstring must state what is minimized"
 
 
 def test_the_kinds_of_problem_that_methods_must_face_are_there():
@@ -434,7 +434,7 @@ def test_a_deterministic_solver_finds_the_same_solution_from_the_start(name):
 
 
 def convex_model(name: str) -> tuple[cp.Variable, cp.Expression, list[cp.Constraint], float]:
-    """The problem in a modelling language, from its docstring; the last number is the part of F that is constant."""
+    """The problem in a modeling language, from its docstring; the last number is the part of F that is constant."""
     x = cp.Variable({"sparse_mean": 4, "l1_budget": 3, "weighted_medians": 2, "repeated_row": 3}[name])
     match name:
         case "sparse_mean":

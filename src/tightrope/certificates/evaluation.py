@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..domains import Reals
 from ..numerics.kkt import kkt_multipliers
-from ..numerics.products import Linear, kkt_multipliers_by_products, linearise
+from ..numerics.products import Linear, kkt_multipliers_by_products, linearize
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, Source, Span
 
@@ -78,7 +78,7 @@ def evaluate(oracle: Oracle, x: Float[Array, " n"], sample: Sample, products: In
     """
     if oracle.large_jacobian:
         objective, gradient = oracle.value_and_grad(x, sample)
-        rows, jacobian = linearise(lambda y: oracle.c(y, sample), x)
+        rows, jacobian = linearize(lambda y: oracle.c(y, sample), x)
         multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, products)
     else:
         objective, gradient, rows, jacobian = oracle.look(x, sample)

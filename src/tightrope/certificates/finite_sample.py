@@ -55,7 +55,7 @@ def bounded_entries(
     for batch in range(plan.batches):
         found = values(batch)
         total += found.sum(axis=0)
-        spread += ((found - bet.centre) ** 2).sum(axis=0)
+        spread += ((found - bet.center) ** 2).sum(axis=0)
     mean, spread = total / plan.rows, spread / plan.rows
     for entry in np.flatnonzero(np.abs(mean - raw[entries]) > 1e-3 * (high - low)):
         raise ValueError(

@@ -2,7 +2,7 @@
 
 Two kinds of interval. Student's t on batch means is the central limit theorem: right in the limit, for values of finite
 variance. For values that are known to lie in a range there is a bound that holds for any number of rows, an empirical
-Bernstein inequality in its betting form [1, 2]. With values scaled to [0, 1], a centre m in [0, 1] and a bet b in (0, 1)
+Bernstein inequality in its betting form [1, 2]. With values scaled to [0, 1], a center m in [0, 1] and a bet b in (0, 1)
 chosen before the rows are seen, exp(b(X − m) − g(b)(X − m)²) ≤ 1 + b(X − m) where g(b) = −log(1 − b) − b. So the product of
 exp(b(X_i − μ) − g(b)(X_i − m)²) over n independent rows of mean μ has expectation at most 1, and is above 2/risk with
 probability at most risk/2. The same for −X: with probability 1 − risk,
@@ -41,7 +41,7 @@ def student_width(risk: float, batches: int) -> float:
 class Bet(NamedTuple):
     """What must be chosen before the rows are seen: a guess of the mean, and how much is bet on being off it."""
 
-    centre: Float[np.ndarray, " entries"]
+    center: Float[np.ndarray, " entries"]
     size: Float[np.ndarray, " entries"]
 
 
@@ -68,7 +68,7 @@ def bounded_mean(
 
     Args:
         mean: the mean of `rows` independent rows between `low` and `high`.
-        spread: the mean of their squared distances from `bet.centre`.
+        spread: the mean of their squared distances from `bet.center`.
         rows: how many.
         bet: chosen without looking at them.
         low: least possible value.
@@ -79,7 +79,7 @@ def bounded_mean(
         >>> import numpy as np
         >>> values, low, high = np.random.default_rng(0).uniform(size=(11_000, 1)), np.zeros(1), np.ones(1)
         >>> bet = place_bet(values[:1000], low, high, rows=10_000, risk=0.05)
-        >>> spread = np.mean((values[1000:] - bet.centre) ** 2, axis=0)
+        >>> spread = np.mean((values[1000:] - bet.center) ** 2, axis=0)
         >>> ends = bounded_mean(values[1000:].mean(axis=0), spread, 10_000, bet, low, high, 0.05)
         >>> print([end.round(3).tolist() for end in ends])
         [[0.49], [0.506]]

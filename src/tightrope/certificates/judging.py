@@ -2,7 +2,7 @@
 
 Each quantity is judged by its own sources. What has no data is exact, and so is what comes from a `Dataset` of at most
 `FULL_PASS` rows, which is passed over in full. All else is estimated from fresh samples, in independent batches of
-`BATCH_ROWS` rows: the intervals are those of the central limit theorem for batch means (Student's t), labelled asymptotic.
+`BATCH_ROWS` rows: the intervals are those of the central limit theorem for batch means (Student's t), labeled asymptotic.
 A constraint with a `sample_range` gets a bound that holds for any number of rows instead: its function is evaluated row by
 row, on batches of one. The risk of a miss is divided evenly over all numbers that are estimated, so that all intervals
 hold jointly.

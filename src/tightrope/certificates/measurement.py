@@ -1,7 +1,7 @@
 """The numbers of a certificate that come from fresh samples: means, and their standard errors.
 
 Stationarity and complementarity are functions of means: with v = ∇F + Jᵀλ, c the rows, s = min(c, 0) for inequalities and 0
-for equalities, the multipliers minimise d² + Σ (s_i λ_i)² where d = ‖r‖ and r is what the normal cone of X leaves of v. Their
+for equalities, the multipliers minimize d² + Σ (s_i λ_i)² where d = ‖r‖ and r is what the normal cone of X leaves of v. Their
 optimality, J r + s² λ = 0 where λ is free to move, gives to first order
 
     δλ = −H⁻¹ δq,   δq = δJ r + J P δv + 2 s λ δs,   H = J P Jᵀ + diag(s²)         (P: derivative of what the cone leaves)

@@ -47,7 +47,7 @@ def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
 
 TOGETHER, FEW_ROWS, JACOBIAN_NUMBERS = 8, 64, 2**18
 """Points evaluated at once, in one pass over the data; one at a time where there are more constraint values (LAPACK's own
-threads get in the way of several factorisations at once) or a Jacobian has more numbers."""
+threads get in the way of several factorizations at once) or a Jacobian has more numbers."""
 
 
 class Programs:

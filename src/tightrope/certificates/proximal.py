@@ -7,14 +7,14 @@ At a kink a gradient says little: at the solution of min |x| it may be 1. Paper 
 where ρ̂ exceeds the modulus of weak convexity of f (the least ρ that makes f + ρ/2 ‖·‖² convex) and ρ̃_i that of g_i. By (6)
 there, x̂ is stationary to about ρ̂ ‖x̂ − x‖, and x is that near to it.
 
-- The moduli are the largest 2 (linearisation at y − value at z) / ‖y − z‖² seen over pairs of points: a few around x, and all
+- The moduli are the largest 2 (linearization at y − value at z) / ‖y − z‖² seen over pairs of points: a few around x, and all
   that the solution of (4) goes through; where these show more than was taken, (4) is solved anew. Then ρ̂ = 2ρ + M/D, with M
   the largest gradient of f near x and D = max(1, ‖x‖) or the diameter of X, and ρ̃_i = 2ρ_i, which is 0 for a convex g_i.
-- Equations, for which a proximal term makes no sense, are linearised at x: exact for linear ones, as in Remark A.2.
+- Equations, for which a proximal term makes no sense, are linearized at x: exact for linear ones, as in Remark A.2.
 - The constraints enter as the exact penalty Λ max(0, largest row), rows divided by their gradients and Λ raised until less
   than half of it is used; where that never happens (4) has no feasible point, and the distance is ∞.
 
-The penalised problem is μ-strongly convex and is solved by cutting planes, in double precision. Whatever weights w the cuts
+The penalized problem is μ-strongly convex and is solved by cutting planes, in double precision. Whatever weights w the cuts
 are given, the minimum over X of their weighted sum and μ/2 ‖y − x‖² is a lower bound D(w), taken at y(w), and with an upper
 bound U from any point ‖y(w) − x̂‖ ≤ sqrt(2 (U − D(w))/μ). That is the error reported. In float32 the rounding of U alone
 makes it some 1e-4 or 1e-3; the solution itself is nearer.
@@ -101,29 +101,29 @@ LookAt = Callable[[np.ndarray], Look | None]
 def near_stationarity(problem: Problem, oracle: Oracle, x: Float[Array, " n"], key: Array) -> Near | None:
     """‖x̂ − x‖ at the flat point x of an oracle in native form, whose set can project; None where x has no finite values."""
     look_at, project = made_once(problem, ("near", oracle.parameters.key), lambda: _programs(oracle))
-    leaves, centre, eps = oracle.leaves(), np.asarray(x, float), float(jnp.finfo(x.dtype).eps)
+    leaves, center, eps = oracle.leaves(), np.asarray(x, float), float(jnp.finfo(x.dtype).eps)
 
     def looker(sample: Sample) -> LookAt:
         def look(step: np.ndarray) -> Look | None:
-            y = np.asarray(centre + step, x.dtype)
+            y = np.asarray(center + step, x.dtype)
             value, *rest = (np.asarray(part, float) for part in jax.device_get(look_at(leaves, y, sample)))
             finite = np.isfinite(value) and all(np.isfinite(part).all() for part in rest)
-            return Look(y - centre, float(value), *rest) if finite else None
+            return Look(y - center, float(value), *rest) if finite else None
 
         return look
 
     def into(step: np.ndarray) -> np.ndarray:
         if isinstance(oracle.domain, Reals):
             return step
-        return np.asarray(project(leaves, np.asarray(centre + step, x.dtype)), float) - centre
+        return np.asarray(project(leaves, np.asarray(center + step, x.dtype)), float) - center
 
-    looks, here = [looker(sample) for sample in _samples(oracle, key)], np.zeros(centre.size)
+    looks, here = [looker(sample) for sample in _samples(oracle, key)], np.zeros(center.size)
     if any(look(here) is None for look in looks):
         return None
-    length = float(min(oracle.diameter(), max(1.0, np.linalg.norm(centre))))
+    length = float(min(oracle.diameter(), max(1.0, np.linalg.norm(center))))
     probes = _probes(looks[0], into, length, here)
     scales = Scales.seen(probes, oracle.equality, np.abs(oracle.rows.bound), length, ROUNDING * eps)
-    bent, near = scales.bent(probes), Near(np.zeros((1, centre.size)), np.inf, 0.0)
+    bent, near = scales.bent(probes), Near(np.zeros((1, center.size)), np.inf, 0.0)
     for _ in range(ATTEMPTS):
         proximal = Proximal(into, scales, bent)
         solved = [proximal.solve(look, here) for look in looks]
@@ -210,7 +210,7 @@ class Scales(NamedTuple):
         return cls(length, slope, row_slopes, eps * size, eps * row_sizes, equality, eps)
 
     def bent(self, looks: list[Look]) -> Bent:
-        """The largest 2 (linearisation at y − value at z) / ‖y − z‖² over pairs of points, beyond rounding."""
+        """The largest 2 (linearization at y − value at z) / ‖y − z‖² over pairs of points, beyond rounding."""
         steps = np.stack([look.step for look in looks])
         values = np.stack([np.append(look.value, look.rows) for look in looks])
         rounding, worst = 4.0 * np.append(self.rounding, self.row_rounding), np.zeros(values.shape[1])
@@ -255,14 +255,14 @@ class Proximal:
         return bool(bent.objective <= self.allowed.objective and beyond.all())
 
     def solve(self, look: LookAt, start: np.ndarray) -> Solved:
-        """From the step 0: look at the minimiser of the model, cut there, and again until the gap is closed."""
+        """From the step 0: look at the minimizer of the model, cut there, and again until the gap is closed."""
         scales = self.scales
         first = _finite(look, start)
         looks, normal, penalty = [first], np.zeros_like(first.step), 2.0 * scales.slope
         fixed, cuts = [Cut(True, 0.0, normal), *self._equations(first)], self._cuts(first, ~scales.equality)
         best, error = normal, np.inf
         for _ in range(int(np.clip(NUMBERS / (first.jacobian.size + 2 * start.size), 5, ROUNDS))):
-            weights, step, normal, lower = self._minimise(fixed + cuts, penalty, normal)
+            weights, step, normal, lower = self._minimize(fixed + cuts, penalty, normal)
             beyond = max(cut.height + cut.slope @ step for cut in fixed + cuts if cut.of_row)
             if beyond > 1e-6 * scales.length and penalty < LARGEST * scales.slope:
                 penalty *= 4.0
@@ -302,7 +302,7 @@ class Proximal:
         return found
 
     def _equations(self, first: Look) -> list[Cut]:
-        """The linearised equations, from both sides."""
+        """The linearized equations, from both sides."""
         signed = [
             (sign / self.scales.row_slopes[i], i) for i in np.flatnonzero(self.scales.equality) for sign in (1, -1)
         ]
@@ -318,10 +318,10 @@ class Proximal:
         square = float(look.step @ look.step)
         return look.value + 0.5 * self.weight * square + penalty * self._violation(look, first)
 
-    def _minimise(
+    def _minimize(
         self, cuts: list[Cut], penalty: float, normal: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """The weights of the cuts, the minimiser of the model, the normal of X there, and the lower bound.
+        """The weights of the cuts, the minimizer of the model, the normal of X there, and the lower bound.
 
         Without X the best weights solve one quadratic program. With it they and the normal are improved in turn.
         """

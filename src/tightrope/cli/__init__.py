@@ -25,7 +25,7 @@ def main(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
 ) -> None:
-    """Minimise an expectation under constraints, from samples.
+    """Minimize an expectation under constraints, from samples.
 
     Start with [bold]tightrope demo[/bold]: half a minute, no data needed.
     """

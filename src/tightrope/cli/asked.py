@@ -56,7 +56,7 @@ def _own(file: Path, name: str) -> Case:
 
 
 def _object(file: Path, name: str) -> Any:
-    """The object of this name in a Python file, which may import its neighbours; a function is called."""
+    """The object of this name in a Python file, which may import its neighbors; a function is called."""
     if not file.is_file():
         fail(f"TARGET must be file.py:object, and there is no file {str(file)!r}")
     spec = importlib.util.spec_from_file_location("tightrope_target", file)

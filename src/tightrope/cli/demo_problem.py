@@ -1,6 +1,6 @@
 """The demonstration: a classifier learned from biased decisions, without and with a bound on what it owes to the group.
 
-Everything is made on the spot. The people have two features and belong to group A or B; the recorded decisions favour A in
+Everything is made on the spot. The people have two features and belong to group A or B; the recorded decisions favor A in
 two ways: group B is poorer, and a quarter of its positive decisions were turned down. Both classifiers are learned on one
 half of the people; what is reported about them is measured on the other half.
 """

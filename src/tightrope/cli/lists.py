@@ -84,7 +84,7 @@ def _method_table(methods: Iterable[type[Method]]) -> Table:
 
 
 def marked(text: Text) -> Text:
-    """The text, with what is reconstructed in colour."""
+    """The text, with what is reconstructed in color."""
     text.highlight_regex(r"\[[^]]*reconstructed\]", "yellow")
     return text
 
@@ -95,7 +95,7 @@ def takes(accepts: Accepts) -> str:
     data = "with or without data" if accepts.stochastic else "without data"
     sets = {
         "projection": "sets with a projection",
-        "lmo": "sets with a linear minimiser",
+        "lmo": "sets with a linear minimizer",
         "everywhere": "no set, x free",
     }[accepts.needs]
     affine = ["affine equalities"] * (accepts.equalities == "affine")

@@ -56,12 +56,12 @@ def a9a(train: bytes, test: bytes) -> Prepared:
 
 def phishing(content: bytes) -> Prepared:
     """LIBSVM's columns as they are, labels 0 and 1 as signs."""
-    return _labelled(content, 68)
+    return _labeled(content, 68)
 
 
 def mushrooms(content: bytes) -> Prepared:
     """LIBSVM's columns as they are, labels 2 and 1 as signs."""
-    return _labelled(content, 112)
+    return _labeled(content, 112)
 
 
 def mnist(images: bytes, labels: bytes, test_images: bytes, test_labels: bytes) -> Prepared:
@@ -84,7 +84,7 @@ ADULT_COLUMNS = (
 
 
 def adult(train: bytes, test: bytes) -> Prepared:
-    """Complete rows; numbers standardised, categories one-hot; neither sex, the group, nor the census weight is a feature."""
+    """Complete rows; numbers standardized, categories one-hot; neither sex, the group, nor the census weight is a feature."""
     tables = [read_table(content, header=ADULT_COLUMNS) for content in (train, test)]
     complete = [np.all([column != "?" for column in table.values()], axis=0) for table in tables]
     first, second = (_chosen(table, rows) for table, rows in zip(tables, complete, strict=True))
@@ -194,7 +194,7 @@ def _shuffled(table: Mapping[str, np.ndarray]) -> tuple[Arrays, int]:
     return split(table, rows)[0], round(2 * rows / 3)
 
 
-def _labelled(content: bytes, features: int) -> Prepared:
+def _labeled(content: bytes, features: int) -> Prepared:
     """LIBSVM data with two labels, of which 1 is the positive one."""
     x, label = read_libsvm(content, features)
     arrays, train = _shuffled({"x": x, "y": _signs(label == 1)})

@@ -28,7 +28,7 @@ SOURCES: dict[str, Source] = {
             File("a9a/a9a.t", "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9", LIBSVM + "a9a.t"),
         ),
         prepare.a9a,
-        "LIBSVM's binarised UCI Adult (CC BY 4.0). y = 1: income above 50,000. Nothing changed.",
+        "LIBSVM's binarized UCI Adult (CC BY 4.0). y = 1: income above 50,000. Nothing changed.",
     ),
     "adult": Source(
         (
@@ -45,7 +45,7 @@ SOURCES: dict[str, Source] = {
         ),
         prepare.adult,
         "UCI Adult (CC BY 4.0). y = 1: income above 50,000. Without rows in which something is missing; categories one-hot, "
-        "numbers standardised; sex is the group and no feature, the census weight is left out.",
+        "numbers standardized; sex is the group and no feature, the census weight is left out.",
     ),
     "bank-additional": Source(
         (
@@ -58,7 +58,7 @@ SOURCES: dict[str, Source] = {
         ),
         prepare.bank_additional,
         "UCI Bank Marketing (CC BY 4.0). y = 1: the client subscribed. Categories one-hot without their first; numbers "
-        "standardised; a constant; whether the client was contacted before. Without the call's duration, which gives the "
+        "standardized; a constant; whether the client was contacted before. Without the call's duration, which gives the "
         "answer away.",
     ),
     "bank-full": Source(
@@ -72,7 +72,7 @@ SOURCES: dict[str, Source] = {
         ),
         prepare.bank_full,
         "UCI Bank Marketing, older release (CC BY 4.0). y = 1: the client subscribed. Categories and the day of the month "
-        "one-hot, numbers standardised. The call's duration, which gives the answer away, is among them.",
+        "one-hot, numbers standardized. The call's duration, which gives the answer away, is among them.",
     ),
     "compas": Source(
         (
@@ -84,8 +84,8 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         prepare.compas,
-        "ProPublica 2016 (no licence stated). y = 1: charged again within two years. ProPublica's selection of rows; numbers "
-        "standardised, classes of age and race one-hot; the scores of COMPAS itself are no features.",
+        "ProPublica 2016 (no license stated). y = 1: charged again within two years. ProPublica's selection of rows; numbers "
+        "standardized, classes of age and race one-hot; the scores of COMPAS itself are no features.",
     ),
     "loan": Source(
         (

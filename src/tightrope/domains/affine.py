@@ -40,7 +40,7 @@ class Affine(Domain):
             if not is_concrete(value):
                 raise TypeError(f"{name} must be known numbers; got a traced array (make the Affine outside jit)")
             check_real(name, value)
-        self.basis, self.coordinates = _factorise(_as_given(A), _as_given(b))
+        self.basis, self.coordinates = _factorize(_as_given(A), _as_given(b))
 
     def project(self, x: Point) -> Point:
         """The step x - Q(Qᵀx - coordinates) along the rows of A."""
@@ -77,7 +77,7 @@ def _as_given(value: Any) -> np.ndarray:
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float64)
 
 
-def _factorise(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _factorize(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(Q, coordinates) of the system matrix·x = target; ValueError where it has no solution."""
     if matrix.ndim != 2 or target.ndim != 1 or matrix.shape[0] != target.shape[0]:
         raise ValueError(

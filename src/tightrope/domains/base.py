@@ -1,4 +1,4 @@
-"""What a domain is: a closed convex set X with what it can of projection, linear minimisation and normal cones."""
+"""What a domain is: a closed convex set X with what it can of projection, linear minimization and normal cones."""
 
 from typing import Any
 
@@ -38,9 +38,9 @@ class Domain(eqx.Module):
         raise TypeError(f"{type(self).__name__} has no projection; use a method that needs only its lmo")
 
     def lmo(self, gradient: Point) -> Point:
-        """A point s of X that minimises <gradient, s>: the linear minimisation oracle."""
+        """A point s of X that minimizes <gradient, s>: the linear minimization oracle."""
         raise TypeError(
-            f"{type(self).__name__} has no linear minimisation oracle (lmo); "
+            f"{type(self).__name__} has no linear minimization oracle (lmo); "
             "use a method that needs only its projection"
         )
 
@@ -50,8 +50,8 @@ class Domain(eqx.Module):
         return type(self).project is not Domain.project
 
     @property
-    def can_minimise(self) -> bool:
-        """Whether the set has a linear minimisation oracle."""
+    def can_minimize(self) -> bool:
+        """Whether the set has a linear minimization oracle."""
         return type(self).lmo is not Domain.lmo
 
     def contains(self, x: Point, tolerance: Float[Array, ""] | float | None = None) -> Bool[Array, ""]:
@@ -100,7 +100,7 @@ class Domain(eqx.Module):
         return restore(direction - tangent)
 
     def normal_cone_distance(self, x: Point, gradient: Point) -> Float[Array, ""]:
-        """The distance of `gradient` to -N_X(x), for `x` in X: zero exactly where x minimises <gradient, ·> over X."""
+        """The distance of `gradient` to -N_X(x), for `x` in X: zero exactly where x minimizes <gradient, ·> over X."""
         descent = jax.tree.map(jnp.negative, gradient)
         return norm(flatten(jax.tree.map(jnp.subtract, descent, self.project_normal_cone(x, descent))))
 
@@ -118,7 +118,7 @@ class Domain(eqx.Module):
         return restore(push - jnp.maximum(push @ unit, 0) * unit)
 
     def _separation(self, x: Point, steps: int = 64) -> Float[Array, ""]:
-        """A lower bound of the distance of `x` to X from linear minimisation alone, zero where none was found.
+        """A lower bound of the distance of `x` to X from linear minimization alone, zero where none was found.
 
         Frank-Wolfe with exact line search on ½‖y - x‖²: every point of X is at least as far along y - x as lmo(y - x).
         """

@@ -48,15 +48,15 @@ class Box(Domain):
         return optax.projections.projection_box(x, broadcast(self.low, x), broadcast(self.high, x))
 
     @property
-    def can_minimise(self) -> bool:
-        """Whether the set has a linear minimisation oracle: not where a bound is known to be infinite."""
+    def can_minimize(self) -> bool:
+        """Whether the set has a linear minimization oracle: not where a bound is known to be infinite."""
         return not is_concrete((self.low, self.high)) or all(
             bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves((self.low, self.high))
         )
 
     def lmo(self, gradient: Point) -> Point:
         """The bound that the gradient points away from; low where it is zero."""
-        if not self.can_minimise:
+        if not self.can_minimize:
             raise ValueError(f"lmo of a Box needs finite bounds; got low={self.low!r}, high={self.high!r}")
         low, high = broadcast(self.low, gradient), broadcast(self.high, gradient)
         return jax.tree.map(lambda slope, bottom, top: jnp.where(slope >= 0, bottom, top), gradient, low, high)

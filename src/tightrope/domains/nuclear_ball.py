@@ -48,7 +48,7 @@ class NuclearBall(Domain):
         """-radius·u vᵀ with the leading singular pair of the gradient, by `leading_pair`; zero for a zero gradient.
 
         <gradient, s> <= -radius·σ_max (1 - 1e-4) is what the default number of iterations is good for; a gradient with no
-        more rows or columns than that is minimised to rounding.
+        more rows or columns than that is minimized to rounding.
         """
         rows, columns = gradient.shape
         left, _, right = leading_pair(
@@ -100,7 +100,7 @@ def leading_pair(
 ) -> tuple[Vector, Scalar, Vector]:
     """Leading left singular vector, singular value and right singular vector of a matrix G, from products with it.
 
-    Golub-Kahan-Lanczos bidiagonalisation with full reorthogonalisation: GV = UB, B upper bidiagonal, from a start that is the
+    Golub-Kahan-Lanczos bidiagonalization with full reorthogonalization: GV = UB, B upper bidiagonal, from a start that is the
     same for every G; the pair comes from the singular value decomposition of the small B. Exact, to rounding, where
     `iterations` reach the smaller side or the rank of G. Zero vectors for G = 0.
 

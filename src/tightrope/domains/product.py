@@ -41,7 +41,7 @@ class Product(Domain):
         return self._map(lambda part, piece: part.project(piece), x)
 
     def lmo(self, gradient: Point) -> Point:
-        """Each part's linear minimisation oracle."""
+        """Each part's linear minimization oracle."""
         return self._map(lambda part, piece: part.lmo(piece), gradient)
 
     @property
@@ -50,9 +50,9 @@ class Product(Domain):
         return all(part.can_project for part in self._domains())
 
     @property
-    def can_minimise(self) -> bool:
-        """Whether every part has a linear minimisation oracle."""
-        return all(part.can_minimise for part in self._domains())
+    def can_minimize(self) -> bool:
+        """Whether every part has a linear minimization oracle."""
+        return all(part.can_minimize for part in self._domains())
 
     def contains(self, x: Point, tolerance: Float[Array, ""] | float | None = None) -> Bool[Array, ""]:
         """Whether each piece of `x` is in its part, to the part's own tolerance where none is given."""

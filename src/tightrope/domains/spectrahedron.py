@@ -48,7 +48,7 @@ class Spectrahedron(Domain):
         """total·v vᵀ with the least eigenvector of the gradient's symmetric part, by `least_eigenvector`.
 
         <gradient, s> <= total·(λ_min + 1e-4 (λ_max - λ_min)) is what the default number of iterations is good for; a
-        gradient of no more rows than that is minimised to rounding.
+        gradient of no more rows than that is minimized to rounding.
         """
         half = _symmetric(gradient)
         vector = least_eigenvector(lambda v: product(half, v), half.shape[0], half.dtype)
@@ -101,7 +101,7 @@ def least_eigenvector(
 ) -> Vector:
     """A unit eigenvector of a symmetric matrix G with the least eigenvalue, from products with it.
 
-    Lanczos tridiagonalisation with full reorthogonalisation from a start that is the same for every G; the vector comes from
+    Lanczos tridiagonalization with full reorthogonalization from a start that is the same for every G; the vector comes from
     the eigenvectors of the small matrix. Exact, to rounding, where `iterations` reach the size of G. Any unit vector for G = 0.
 
     Args:

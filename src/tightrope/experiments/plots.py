@@ -1,7 +1,7 @@
 """Pictures: the curves of runs, one by one or over seeds, and the data of the demonstration with its decision boundaries.
 
 Figures are made without pyplot, so nothing is shown and no state is shared between threads; `figure.savefig(path)` writes a
-file. Colours are those of Okabe and Ito, which people with any kind of colour vision tell apart.
+file. Colors are those of Okabe and Ito, which people with any kind of color vision tell apart.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from .base import Column
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
-"""Past the last colour the next line style comes, so that 28 curves differ."""
+"""Past the last color the next line style comes, so that 28 curves differ."""
 COLUMNS = ("objective", "violation", "stationarity")
 LABELS = {"objective": "objective", "violation": "largest violation", "stationarity": "stationarity"}
 FONT = 10
@@ -227,24 +227,24 @@ def wrapped(label: str) -> list[str]:
 
 
 def style(number: int) -> tuple[str, str]:
-    """Colour and line style of a curve by its place in the legend.
+    """Color and line style of a curve by its place in the legend.
 
     Example:
         >>> from tightrope import plots
         >>> plots.style(0), plots.style(7)
         (('#0072B2', '-'), ('#0072B2', '--'))
     """
-    return COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+    return COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
 
 
 def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, log_samples: bool) -> None:
     found, floor = bands(frame, column)
     (place, title), names = axis(frame, against), legend(frame)
     for number, (label, band) in enumerate(found.items()):
-        colour, line = style(number)
+        color, line = style(number)
         x = getattr(band, place)
-        axes.fill_between(x, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(x, band.mean, color=colour, linestyle=line, linewidth=1.6, label=names[label])
+        axes.fill_between(x, band.low, band.high, color=color, alpha=0.18, linewidth=0)
+        axes.plot(x, band.mean, color=color, linestyle=line, linewidth=1.6, label=names[label])
     if column.log and floor != 0:
         axes.set_yscale("log")
     if floor > 0:
@@ -274,7 +274,7 @@ def boundary(
     Args:
         axes: where to draw.
         features: the two features, one row a person.
-        in_b: whether a person belongs to group B: another colour.
+        in_b: whether a person belongs to group B: another color.
         accepted: the recorded decision: a dot where accepted, a cross where not.
         lines: {label: weights}, one weight for each feature, then the constant; accepted is where the score is positive.
 
@@ -287,10 +287,10 @@ def boundary(
         >>> [text.get_text() for text in axes.get_legend().get_texts()][-1]
         'rule'
     """
-    for group, colour, is_b in (("A", COLOURS[5], False), ("B", COLOURS[4], True)):
+    for group, color, is_b in (("A", COLORS[5], False), ("B", COLORS[4], True)):
         for decision, marker, was_accepted in (("accepted", "o", True), ("rejected", "x", False)):
             rows = features[(in_b == is_b) & (accepted == was_accepted)]
-            style = {"s": 16, "marker": marker, "color": colour, "linewidth": 1.0, "alpha": 0.75}
+            style = {"s": 16, "marker": marker, "color": color, "linewidth": 1.0, "alpha": 0.75}
             axes.scatter(*rows.T, label=f"group {group}, {decision}", **style)
     low, high = _reach(features)
     for number, (label, weights) in enumerate(lines.items()):
@@ -317,8 +317,8 @@ def _draw_column(axes: Axes, several: Mapping[str, Result], column: str) -> None
         low = values <= floor  # drawn as dots at 0 that no line joins
         places = np.append(run.history["step"], run.steps)
         ending = " (diverged)" if run.status == "diverged" else ""
-        colour, dashes = style(number)
-        dots = {"color": colour, "marker": ".", "markersize": 4}
+        color, dashes = style(number)
+        dots = {"color": color, "marker": ".", "markersize": 4}
         line = {"linestyle": dashes, "linewidth": 1.2}
         axes.plot(places[:-1], np.where(low, np.nan, values)[:-1], label=f"{label}{ending}", **dots, **line)
         axes.plot(places[:-1], np.where(low, floor, np.nan)[:-1], linestyle="", **dots)

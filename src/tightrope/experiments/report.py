@@ -245,8 +245,8 @@ def _curves(outcome: Outcome, number: int, name: str) -> dict[str, Any]:
         "name": name,
         "panels": panels,
         "styles": [
-            {"label": _escape(label), "colour": colour, "dash": DASHES[line], "array": DASH_ARRAYS[line]}
-            for label, (colour, line) in zip(labels.values(), styles, strict=True)
+            {"label": _escape(label), "color": color, "dash": DASHES[line], "array": DASH_ARRAYS[line]}
+            for label, (color, line) in zip(labels.values(), styles, strict=True)
         ],
         "titles": {against: title for against, (_, title) in field.items()},
         "logSamples": experiment.log_samples,
@@ -271,7 +271,7 @@ def _ticks(floor: float, curves: Sequence[Mapping[str, list[float]]]) -> dict[st
 def _part(part: Mapping[str, Any]) -> str:
     name, buttons = _escape(part["name"]), []
     for i, style in enumerate(part["styles"]):
-        stroke = f'stroke="{style["colour"]}" stroke-width="4" stroke-dasharray="{style["array"]}"'
+        stroke = f'stroke="{style["color"]}" stroke-width="4" stroke-dasharray="{style["array"]}"'
         swatch = f'<svg width="28" height="8" aria-hidden="true"><line x1="0" y1="4" x2="28" y2="4" {stroke}/></svg>'
         buttons.append(
             f'<button type="button" aria-pressed="true" data-curve="{name} {i}">{swatch}{style["label"]}</button>'

@@ -39,7 +39,7 @@ class Info(NamedTuple):
     Attributes:
         objective_gradients: gradients of the objective.
         constraint_values: evaluations of the constraint rows, those behind a derivative included.
-        constraint_jacobians: linearisations of the rows: whole Jacobians, or products with one at a point.
+        constraint_jacobians: linearizations of the rows: whole Jacobians, or products with one at a point.
         samples: rows drawn and used.
     """
 

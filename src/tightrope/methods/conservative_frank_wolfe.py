@@ -1,6 +1,6 @@
 r"""Conservative Frank-Wolfe: no projection, no violation on average (Akhtar, Bedi, Rajawat 2021).
 
-min F(x), H_i(x) = E h_i(x, θ) ≤ 0, all convex and smooth, x in X, which only has to minimise linear functions.
+min F(x), H_i(x) = E h_i(x, θ) ≤ 0, all convex and smooth, x in X, which only has to minimize linear functions.
 Algorithm 2, with ∇L̂(x, λ, θ) = ∇f(x, θ) + Σ_i λ_i ∇h_i(x, θ):
 
     d_t     = ∇L̂(x_t, λ_t, θ_t) + (1 − ρ)(d_{t−1} − ∇L̂(x_{t−1}, λ_{t−1}, θ_t)),   d_1 = ∇L̂(x_1, λ_1, θ_1)      (8)
@@ -86,7 +86,7 @@ class ConservativeFrankWolfe(Method):
     accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="lmo")
     reference: ClassVar[str] = "Akhtar, Bedi, Rajawat 2021, Algorithm 2"
     guarantee: ClassVar[str] = "smooth, convex: no violation on average, objective at K^(-1/4)"
-    cost: ClassVar[str] = "2 ∇f, 2 c, 2 Jᵀy, 1 linear minimisation"
+    cost: ClassVar[str] = "2 ∇f, 2 c, 2 Jᵀy, 1 linear minimization"
 
     @property
     def uses_horizon(self) -> bool:

@@ -25,7 +25,7 @@ Outer loop (Algorithm 2.1): x_{k+1} is an x^i with i uniform over the inner loop
 
 in the form that needs no full rank, and up to rounding. The first test never counts as met. Where a later one is met ρ
 stays and the inner loop goes on from x_{k+1}: the paper stops there. With a set X or slacks (the paper has none) s is the
-minimiser of v̂ᵀs + ‖s‖²/(2γ) among the s with x + s in X that minimise ‖γαĉ + Ĵs‖, which without X is γ(αw − u); it is
+minimizer of v̂ᵀs + ‖s‖²/(2γ) among the s with x + s in X that minimize ‖γαĉ + Ĵs‖, which without X is γ(αw − u); it is
 found as a prox-linear step with a penalty far above ρ.
 
 | symbol | name | symbol | name |
@@ -117,7 +117,7 @@ class ExactPenalty(Method):
     Args:
         penalty: ρ_0, the first penalty.
         growth: β, the least factor by which it is raised.
-        steering: α in (0, 1), how much of the linearised violation a trial step takes away in a unit of γ.
+        steering: α in (0, 1), how much of the linearized violation a trial step takes away in a unit of γ.
         decrease: ζ in (0, 1), the share of that decrease which the penalty function must show.
         step_size: γ, constant; None: min{1/α, 1/(8(ρ L_J + L_f))}, which follows ρ.
         smoothness: L_f; None: estimated at the start, as are all that follow.

@@ -2,7 +2,7 @@ r"""Inexact augmented Lagrangian with a momentum method inside (Stoc-iALM: Li, C
 
 Stochastic objective and constraints c(x) = 0, x in X; inequalities by slacks. [inner budget reconstructed]: the paper's number
 of inner steps depends on constants nobody knows; here T_j = T0 σ^{2j}. Round j = 0, 1, … has the penalty β_j = β0 σ^j and
-minimises the augmented Lagrangian by PStorm, t = 0, 1, …, T_j − 1, from the last point of the round before:
+minimizes the augmented Lagrangian by PStorm, t = 0, 1, …, T_j − 1, from the last point of the round before:
 
     g_t(x) = ∇f(x, ξ⁰) + J(x, ζ¹)ᵀ(y + β_j c(x, ζ²)),  three independent draws at every t
     v_0 = g_0(x_0);   v_t = g_t(x_t) + (1 − b_{t−1})(v_{t−1} − g_t(x_{t−1}))

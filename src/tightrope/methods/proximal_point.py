@@ -1,18 +1,18 @@
-r"""Inexact proximal point: a strongly convex problem around a centre, solved roughly by another method, again and again.
+r"""Inexact proximal point: a strongly convex problem around a center, solved roughly by another method, again and again.
 
-For weakly convex f and g and any outer j = 0, 1, … with centre z_j (z_0 = x_0), a number of steps of the inner method on
+For weakly convex f and g and any outer j = 0, 1, … with center z_j (z_0 = x_0), a number of steps of the inner method on
 
     min f(x) + (ρ̂/2)‖x − z_j‖²,   g(x) + (ρ̃/2)‖x − z_j‖² ≤ 0 in every row,   x in X
 
 with ρ̃ = ρ̂ where g is weakly convex and 0 where it is convex (Huang, Lin 2023, (3) and Section 6: IPP-SSG, IPP-ConEx). A step
-of this method is one step of the inner one; every `inner_steps` of them there is a new centre and the inner method starts
+of this method is one step of the inner one; every `inner_steps` of them there is a new center and the inner method starts
 anew there. It sees step numbers 1 … `inner_steps` and this horizon.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
-| z_j | `centre` | ρ̂ | `weight` |
+| z_j | `center` | ρ̂ | `weight` |
 
-What is reconstructed: the paper leaves open which inner iterate is the next centre. Here it is the last one, the point that
+What is reconstructed: the paper leaves open which inner iterate is the next center. Here it is the last one, the point that
 the run has reached: an iterate sampled from the inner loop would throw away a random part of it. The output is the last
 iterate too, so a run may end anywhere within an inner loop. The sample of the step that starts anew serves the inner
 method's `init` as well; only methods that use samples there notice.
@@ -40,9 +40,9 @@ from .switching_subgradient import SwitchingSubgradient
 
 
 class State(NamedTuple):
-    """The centre, and the inner method's state, which holds the iterate."""
+    """The center, and the inner method's state, which holds the iterate."""
 
-    centre: Float[Array, " n"]
+    center: Float[Array, " n"]
     inner: Any
 
     @property
@@ -52,7 +52,7 @@ class State(NamedTuple):
 
 
 class ProximalPoint(Method):
-    """Solve proximal problems around moving centres with another method.
+    """Solve proximal problems around moving centers with another method.
 
     Args:
         inner: the method that solves them: any that takes stochastic inequalities without slacks and projects.
@@ -60,7 +60,7 @@ class ProximalPoint(Method):
             the run's accuracy that they have to serve, and its steps all count towards it.
         weight: ρ̂; None: estimated at the start as 1.5 times the Lipschitz constant of the objective's gradient, or of the
             constraints' where the prox term enters them and it is larger: these bound how far from convex they are.
-        inner_steps: steps between new centres.
+        inner_steps: steps between new centers.
         constraints: 'weakly_convex' (the prox term enters every row) or 'convex' (it does not).
 
     Example:
@@ -79,7 +79,7 @@ class ProximalPoint(Method):
 
     accepts: ClassVar[Accepts] = Accepts("affine", inequalities=True, stochastic=True, form="pairs", needs="projection")
     reference: ClassVar[str] = (
-        "Boob, Deng, Lan 2022; Ma, Lin, Yang 2020; as run in Huang, Lin 2023 [centres reconstructed]"
+        "Boob, Deng, Lan 2022; Ma, Lin, Yang 2020; as run in Huang, Lin 2023 [centers reconstructed]"
     )
     guarantee: ClassVar[str] = "weakly convex: nearly ε-stationary in O(ε⁻⁴) inner steps where subproblems are solved"
     cost: ClassVar[str] = "that of the inner method"
@@ -122,10 +122,10 @@ class ProximalPoint(Method):
         state = jax.lax.cond(
             anew, lambda: self.init(oracle, state.x, draw._replace(k=jnp.int32(0)), draw.steps), lambda: state
         )
-        inner, info = self.inner.step(self._around(oracle, state.centre), state.inner, inside)
-        return State(state.centre, inner), info
+        inner, info = self.inner.step(self._around(oracle, state.center), state.inner, inside)
+        return State(state.center, inner), info
 
-    def _around(self, oracle: Oracle, centre: Float[Array, " n"]) -> Oracle:
-        """The proximal problem around a centre."""
+    def _around(self, oracle: Oracle, center: Float[Array, " n"]) -> Oracle:
+        """The proximal problem around a center."""
         rows = self.weight if self.constraints == "weakly_convex" else jnp.zeros_like(self.weight)
-        return oracle.shifted(centre, self.weight, rows)
+        return oracle.shifted(center, self.weight, rows)

@@ -19,7 +19,7 @@ def choose(problem: Problem, sizes: list[int], parameters: int) -> tuple[Method,
         (
             not problem.domain.can_project,
             (ConservativeFrankWolfe, StochasticFrankWolfe),
-            "the set has no projection, only linear minimisation",
+            "the set has no projection, only linear minimization",
         ),
         (
             too_large(rows, parameters),
@@ -59,7 +59,7 @@ def refusal(problem: Problem, method: type[Method]) -> str | None:
             return f"it takes no inequalities, and {c.name!r} is one"
     if accepts.needs == "everywhere":
         return None if isinstance(problem.domain, Reals) else "x must be free, and the problem has a domain"
-    able = problem.domain.can_project if accepts.needs == "projection" else problem.domain.can_minimise
+    able = problem.domain.can_project if accepts.needs == "projection" else problem.domain.can_minimize
     if not able:
         return f"it needs a {accepts.needs} of the set, and {type(problem.domain).__name__} has none"
     return None

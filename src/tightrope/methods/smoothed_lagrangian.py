@@ -1,4 +1,4 @@
-r"""Smoothed linearized augmented Lagrangian (SSL-ALM): a single loop around a slowly moving proximal centre.
+r"""Smoothed linearized augmented Lagrangian (SSL-ALM): a single loop around a slowly moving proximal center.
 
 min f(x), c(x) = 0, x in X, all stochastic; inequalities by slacks. Four independent samples a step, in this order:
 
@@ -9,7 +9,7 @@ min f(x), c(x) = 0, x in X, all stochastic; inequalities by slacks. Four indepen
 
 | symbol | name | symbol | name |
 |---|---|---|---|
-| x, z | `x`, `centre` | y | `multipliers` |
+| x, z | `x`, `center` | y | `multipliers` |
 | τ, η | `step_size`, `dual_step_size` | ρ, μ | `penalty`, `proximal` |
 | β | `smoothing` | M | `bound` |
 
@@ -35,11 +35,11 @@ class State(NamedTuple):
 
     x: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
-    centre: Float[Array, " n"]
+    center: Float[Array, " n"]
 
 
 class SmoothedLagrangian(Method):
-    """Linearized augmented Lagrangian steps with a proximal term around a centre that follows x.
+    """Linearized augmented Lagrangian steps with a proximal term around a center that follows x.
 
     Args:
         step_size: τ; None: estimated at the start as 1/(2L), with L = L_f + μ + ρ L_c the Lipschitz constant of G, and at
@@ -48,7 +48,7 @@ class SmoothedLagrangian(Method):
             multipliers have, and σ_c the noise of c: the noise that y adds up in K steps is then no more than B/10.
         penalty: ρ; None: estimated as 5 L_f/L_c, with L_f and L_c the Lipschitz constants of ∇f and ∇½‖c‖².
         proximal: μ; None: estimated as L_f, a bound on how far f is from convex.
-        smoothing: β, the share of the way to x that the centre goes in a step; None: ½.
+        smoothing: β, the share of the way to x that the center goes in a step; None: ½.
         bound: M, the norm at which the multipliers are reset to 0; None: estimated as 100 B, at least twice the norm of
             those that they start from.
 
@@ -105,13 +105,13 @@ class SmoothedLagrangian(Method):
         multipliers = state.multipliers + self.dual_step_size * dual_value
         multipliers = jnp.where(jnp.linalg.norm(multipliers) >= self.bound, 0.0, multipliers)
         gradient = oracle.grad(x, samples["objective"]) + pullback(multipliers + self.penalty * value)
-        new = oracle.project(x - self.step_size * (gradient + self.proximal * (x - state.centre)))
-        centre = state.centre + self.smoothing * (x - state.centre)
+        new = oracle.project(x - self.step_size * (gradient + self.proximal * (x - state.center)))
+        center = state.center + self.smoothing * (x - state.center)
         rows = oracle.count(samples["objective"], objective=True, constraints=False)
         rows += sum(
             oracle.count(samples[name], objective=False, constraints=True) for name in ("dual", "jacobian", "value")
         )
-        return State(new, multipliers, centre), Info(1, values, 1, rows)
+        return State(new, multipliers, center), Info(1, values, 1, rows)
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return state.multipliers

@@ -1,6 +1,6 @@
 r"""Stochastic Frank-Wolfe with averaged gradients (SCGD: Mokhtari, Hassani, Karbasi 2020), constraints by fixed weights.
 
-min E f(x, θ) + τ Σ_i E g_i(x, θ) over x in X, which only has to minimise linear functions; no projection:
+min E f(x, θ) + τ Σ_i E g_i(x, θ) over x in X, which only has to minimize linear functions; no projection:
 
     d_t     = (1 − ρ_t) d_{t−1} + ρ_t (∇f(x_t, θ_t) + τ Σ_i ∇g_i(x_t, θ_t)),   d_0 = 0,   ρ_t = 4/(t + 8)^{2/3}
     s_t     = argmin ⟨d_t, s⟩ over s in X
@@ -53,7 +53,7 @@ class StochasticFrankWolfe(Method):
     accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="lmo")
     reference: ClassVar[str] = "Mokhtari, Hassani, Karbasi 2020, Algorithm 1; constraints as Akhtar, Bedi, Rajawat 2021"
     guarantee: ClassVar[str] = "smooth, convex: objective plus weighted constraints at K^(-1/3); no feasibility"
-    cost: ClassVar[str] = "1 ∇f, 1 c, 1 Jᵀy, 1 linear minimisation"
+    cost: ClassVar[str] = "1 ∇f, 1 c, 1 Jᵀy, 1 linear minimization"
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"joint": None}

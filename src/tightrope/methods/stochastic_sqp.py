@@ -1,4 +1,4 @@
-r"""Stochastic sequential quadratic optimisation with an adaptive merit parameter (Berahas, Curtis, Robinson, Zhou 2021).
+r"""Stochastic sequential quadratic optimization with an adaptive merit parameter (Berahas, Curtis, Robinson, Zhou 2021).
 
 Deterministic equalities c(x) = 0, x free; stochastic objective. Algorithm 3.1 of the paper with H = I; v = ∇f(x_k, ξ):
 
@@ -18,7 +18,7 @@ only fall, so L + Γ/τ ≥ βξ at the start is enough. L and Γ are upper boun
 taken as it is.
 
 The paper asks for a Jacobian of full row rank. Here y is the shortest least-squares solution, so that rows which depend on
-each other are harmless; where c is out of J's range, d goes to the points where the linearised rows are least violated.
+each other are harmless; where c is out of J's range, d goes to the points where the linearized rows are least violated.
 
 | symbol | name | symbol | name |
 |---|---|---|---|

@@ -1,1 +1,1 @@
-"""Small optimisation problems that are solved inside larger ones: mathematics that knows no problem of the user."""
+"""Small optimization problems that are solved inside larger ones: mathematics that knows no problem of the user."""

@@ -25,17 +25,17 @@ class OnSet(NamedTuple):
     x: Float[Array, " n"]
     project: Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
-    def centre(self, y: Float[Array, " m"]) -> Float[Array, " n"]:
+    def center(self, y: Float[Array, " m"]) -> Float[Array, " n"]:
         """What is projected: x − γ(v + Jᵀy)."""
         return self.x - self.step_size * (self.gradient + y @ self.jacobian)
 
     def slope(self, y: Float[Array, " m"]) -> Float[Array, " m"]:
         """∇q(y) = c + Jd(y)."""
-        return self.value + self.jacobian @ (self.project(self.centre(y)) - self.x)
+        return self.value + self.jacobian @ (self.project(self.center(y)) - self.x)
 
     def curvature(self, y: Float[Array, " m"]) -> Float[Array, "m m"]:
         """−∇²q(y) = γ J P_X' Jᵀ."""
-        _, change = jax.linearize(self.project, self.centre(y))
+        _, change = jax.linearize(self.project, self.center(y))
         half = 0.5 * self.step_size * self.jacobian @ jax.vmap(change)(self.jacobian).T
         return half + half.T
 
@@ -50,9 +50,9 @@ def newton_ascent(
     sizes: Float[Array, " m"],
     rounds: int = 100,
 ) -> Float[Array, " m"]:
-    """The maximiser of a concave function that is smooth but for kinks: a semismooth Newton method that never goes down.
+    """The maximizer of a concave function that is smooth but for kinks: a semismooth Newton method that never goes down.
 
-    `slope` is that of the smooth part, `goal` the maximiser of the quadratic model at a y with its slope, `climb` the
+    `slope` is that of the smooth part, `goal` the maximizer of the quadratic model at a y with its slope, `climb` the
     derivative of the whole function at a point with its slope on the way from y to an end. A step that halves the `residual` is
     taken in full, and so is one that still climbs at its end; any other is cut near the maximum on it, at a point up to
     which it climbs (that is seen from slopes, for differences of values drown in rounding). A step in full ends exactly at the

@@ -29,7 +29,7 @@ def kkt_multipliers(
 ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
     """Multipliers λ (≥ 0 for inequalities) that make x as nearly stationary as possible, and the residual that is left.
 
-    Minimises ‖∇F + Jᵀλ + ν‖² + Σ (λ_i min(c_i, 0))² over λ and ν in N_X(x): the second sum, over the inequalities, is
+    Minimizes ‖∇F + Jᵀλ + ν‖² + Σ (λ_i min(c_i, 0))² over λ and ν in N_X(x): the second sum, over the inequalities, is
     the complementarity, so that a constraint far from active gets no multiplier and none appears or vanishes at a
     threshold. Each row is divided by the norm of its gradient first, which makes the answer independent of the rows'
     scales.

@@ -29,7 +29,7 @@ class Linear(NamedTuple):
     pull: Callable[[Float[Array, " m"]], Float[Array, " n"]]
 
 
-def linearise(
+def linearize(
     fn: Callable[[Float[Array, " n"]], Float[Array, " m"]], x: Float[Array, " n"]
 ) -> tuple[Float[Array, " m"], Linear]:
     """The function at x, and its derivative there."""
@@ -79,7 +79,7 @@ def range_multipliers_by_products(
     enough: float = 0.1,
     products: Int[Array, ""] | int | None = None,
 ) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
-    """The y that maximises rᵀy − ½ yᵀGy − Σ max(high_i y_i, low_i y_i) over |y_i| ≤ ρ_i, nearly; G positive semidefinite.
+    """The y that maximizes rᵀy − ½ yᵀGy − Σ max(high_i y_i, low_i y_i) over |y_i| ≤ ρ_i, nearly; G positive semidefinite.
 
     Conjugate gradients on the rows strictly between their limits, until one meets its limit or those at their limits have more
     to gain; then one step up the slope of all rows, cut back into the limits. Every step goes as far as the dual function
@@ -175,18 +175,18 @@ def range_multipliers_on_set_by_products(
     """
     push, pull = jacobian
 
-    def centre(y: Array) -> Array:
+    def center(y: Array) -> Array:
         return x - step_size * (gradient + pull(y))
 
     def slope(y: Array, direction: Array) -> Array:
         """Of the dual function along a direction."""
-        end = value + push(project(centre(y)) - x)
+        end = value + push(project(center(y)) - x)
         upper = (y > 0) | ((y == 0) & (direction > 0))
         return direction @ jnp.where(direction == 0, 0.0, end - jnp.where(upper, high, low))
 
     def newton(c: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         y, _, _, count = c
-        projected, tangent = jax.linearize(project, centre(y))
+        projected, tangent = jax.linearize(project, center(y))
 
         def gram(y: Array) -> Array:
             return step_size * push(tangent(pull(y)))

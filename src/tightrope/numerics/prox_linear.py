@@ -1,4 +1,4 @@
-"""Prox-linear steps: a linear model with the norm of linearised constraints for a penalty."""
+"""Prox-linear steps: a linear model with the norm of linearized constraints for a penalty."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def prox_linear_on_set(
 
         d(y) = P_X(x − γ(v + Jᵀy)) − x          ∇q(y) = c + Jd(y)          ∇²q(y) = −γ J P_X' Jᵀ
 
-    and is maximised over ‖y‖ ≤ ρ by `newton_ascent` from the y that is right without X: the quadratic model at y is
-    maximised over the ball exactly, as in `prox_linear`. The residual is ‖y − P_ρ(y + t∇q)‖. Each round costs m derivatives
+    and is maximized over ‖y‖ ≤ ρ by `newton_ascent` from the y that is right without X: the quadratic model at y is
+    maximized over the ball exactly, as in `prox_linear`. The residual is ‖y − P_ρ(y + t∇q)‖. Each round costs m derivatives
     of P_X and O(m²n).
     """
     if value.size == 0:
@@ -131,7 +131,7 @@ def prox_linear_on_set(
     dual = OnSet(gradient, value, jacobian, step_size, x, project)
 
     def goal(y: Array, up: Array, damping: Array) -> Array:
-        """The maximiser of the quadratic model at y over the ball."""
+        """The maximizer of the quadratic model at y over the ball."""
         hessian = dual.curvature(y) + damping * lipschitz * jnp.eye(y.size, dtype=y.dtype)
         curvature, basis = jnp.linalg.eigh(hessian)
         curvature = jnp.where(curvature > small * curvature[-1], curvature, 0.0)
@@ -150,4 +150,4 @@ def prox_linear_on_set(
     start = prox_linear(gradient, value, jacobian, penalty, step_size)[1]
     enough, sizes = 4 * eps * (penalty + scale * rounding), jnp.broadcast_to(lipschitz, value.shape)
     y = newton_ascent(start, dual.slope, goal, climb, residual, enough, sizes)
-    return project(dual.centre(y)) - x, y
+    return project(dual.center(y)) - x, y

@@ -12,7 +12,7 @@ def bounded_quadratic(
 ) -> Float[Array, " m"]:
     """Argmin ½ yᵀKy + bᵀy over y with y_i ≥ 0 where not `free`; K positive definite.
 
-    Mehrotra's predictor-corrector method on Ky + b = z, y_i z_i = μ → 0 (z = 0 where y is free), one factorisation a
+    Mehrotra's predictor-corrector method on Ky + b = z, y_i z_i = μ → 0 (z = 0 where y is free), one factorization a
     round; its cost does not depend on the data and degenerate cases need nothing special. Then one solve on the set it
     found, which makes the zeros exact, taken where it is no worse.
     """
@@ -48,8 +48,8 @@ def bounded_quadratic(
         dy, dz = direction(jnp.zeros_like(y))
         step = longest(dy, dz)
         reached = (z + step * dz) @ jnp.where(free, 0.0, y + step * dy) / count
-        centre = jnp.where(mean > 0, (reached / jnp.where(mean > 0, mean, 1.0)) ** 3, 0.0)
-        dy, dz = direction(centre * mean - dy * dz)
+        center = jnp.where(mean > 0, (reached / jnp.where(mean > 0, mean, 1.0)) ** 3, 0.0)
+        dy, dz = direction(center * mean - dy * dz)
         step = longest(dy, dz)
         new = y + step * dy, z + step * dz
         kept = jax.tree.map(lambda a: jnp.where(bounded, jnp.maximum(a, floor), a), new)

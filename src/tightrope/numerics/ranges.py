@@ -27,7 +27,7 @@ def range_multipliers(
     penalty: Float[Array, " m"],
     start: Float[Array, " m"],
 ) -> Float[Array, " m"]:
-    """The y that maximises rᵀy − ½ yᵀGy − Σ max(high_i y_i, low_i y_i) over |y_i| ≤ ρ_i; G is positive semidefinite.
+    """The y that maximizes rᵀy − ½ yᵀGy − Σ max(high_i y_i, low_i y_i) over |y_i| ≤ ρ_i; G is positive semidefinite.
 
     It is the dual of min over d of ½ dᵀMd + vᵀd + Σ ρ_i dist(h_i + J_i d, [low_i, high_i]) with G = JM⁻¹Jᵀ and
     r = h − JM⁻¹v: the step is d = −M⁻¹(v + Jᵀy), and z = r − Gy is where it takes h. One row is solved in closed form.
@@ -157,8 +157,8 @@ def range_multipliers_on_set(
 ) -> Float[Array, " m"]:
     """The y of min over x + d in X of vᵀd + ‖d‖²/(2γ) + Σ ρ_i dist(h_i + J_i d, [low_i, high_i]): d = P_X(x − γ(v + Jᵀy)) − x.
 
-    The dual function is that of `prox_linear_on_set`, less Σ max(high_i y_i, low_i y_i), and is maximised over |y_i| ≤ ρ_i in
-    the same way; `range_multipliers` maximises the quadratic model. The residual is how far each y_i is from the best one
+    The dual function is that of `prox_linear_on_set`, less Σ max(high_i y_i, low_i y_i), and is maximized over |y_i| ≤ ρ_i in
+    the same way; `range_multipliers` maximizes the quadratic model. The residual is how far each y_i is from the best one
     by itself, if X did not bend the function, in units of rounding of the rows.
     """
     if value.size == 0:

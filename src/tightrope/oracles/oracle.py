@@ -78,9 +78,9 @@ class Rows(eqx.Module):
 
 
 class Prox(eqx.Module):
-    """What `shifted` adds: ½ objective · ‖x − centre‖² to the objective, ½ rows · ‖x − centre‖² to every row."""
+    """What `shifted` adds: ½ objective · ‖x − center‖² to the objective, ½ rows · ‖x − center‖² to every row."""
 
-    centre: Float[Array, " n"]
+    center: Float[Array, " n"]
     objective: Float[Array, ""]
     rows: Float[Array, ""]
 
@@ -166,9 +166,9 @@ class Oracle(eqx.Module):
 
         return _mean_by_pieces(piece, rows_in(sample[0]))
 
-    def shifted(self, centre: Float[Array, " n"], objective: Array, rows: Array) -> Oracle:
-        """This oracle with ½ objective · ‖x − centre‖² added to the objective and ½ rows · ‖x − centre‖² to every row."""
-        return replace(self, prox=Prox(centre, objective, rows))
+    def shifted(self, center: Float[Array, " n"], objective: Array, rows: Array) -> Oracle:
+        """This oracle with ½ objective · ‖x − center‖² added to the objective and ½ rows · ‖x − center‖² to every row."""
+        return replace(self, prox=Prox(center, objective, rows))
 
     # ------------------------------------------------------------------ the set
 
@@ -185,7 +185,7 @@ class Oracle(eqx.Module):
         return self.project(x) if self.domain.can_project else x
 
     def lmo(self, direction: Float[Array, " n"]) -> Float[Array, " n"]:
-        """A point s of X that minimises ⟨direction, s⟩; for forms without slacks."""
+        """A point s of X that minimizes ⟨direction, s⟩; for forms without slacks."""
         return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(direction)))
 
     def with_slacks(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n_and_slacks"]:
@@ -264,7 +264,7 @@ class Oracle(eqx.Module):
 
     def _square_distance(self, x: Float[Array, " n"]) -> Float[Array, ""]:
         assert self.prox is not None
-        return jnp.sum((x - self.prox.centre) ** 2)
+        return jnp.sum((x - self.prox.center) ** 2)
 
     def _mean(self, term: Term, x: Float[Array, " n"], sample: Sample) -> Array:
         params = self.parameters.unravel(x[: self.parameters.size])

@@ -308,7 +308,7 @@ def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
 
 
 class Problem:
-    """Minimise `E objective(x)` subject to constraints and `x ∈ domain`.
+    """Minimize `E objective(x)` subject to constraints and `x ∈ domain`.
 
     Args:
         objective: `objective(params, batch) -> scalar`, a MEAN over the batch's rows; `objective(params)` where `data` is

@@ -39,7 +39,7 @@ def solve(
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     warm_start: Result | None = None,
 ) -> Result:
-    """Minimise the problem's objective under its constraints, from samples.
+    """Minimize the problem's objective under its constraints, from samples.
 
     Args:
         problem: what is solved.

@@ -19,13 +19,13 @@ class Solution:
     """What is known about a problem's global minimum.
 
     Attributes:
-        x: the minimiser, a pytree like the starting point; None where there is none, or it is not stated.
+        x: the minimizer, a pytree like the starting point; None where there is none, or it is not stated.
         objective: the least value of E objective; ∞ where no point is feasible, −∞ where it is unbounded below,
             nan where it is not stated.
         multipliers: by constraint name a number, or one for each entry, in the signs of `tightrope.problem`; together
             with a normal of the domain they cancel the objective's gradient. None where none exist, or none are stated.
         feasible: whether any point is.
-        unique: whether `x` is the only minimiser.
+        unique: whether `x` is the only minimizer.
         multipliers_unique: whether `multipliers` are the only ones at `x`.
         violation: the least possible value of the largest violation of the constraints: 0 where a point is feasible.
     """

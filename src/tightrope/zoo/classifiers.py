@@ -20,9 +20,9 @@ Expansion = Callable[[Vector], tuple[float, Vector, Float[np.ndarray, "size size
 def fair_logistic_regression(batch_size: int = 32) -> Case:
     """Ridge logistic regression fair to two groups: `between` at its upper end, L2Ball.
 
-    Minimise the mean of softplus(−y w·x) + 0.05‖w‖² over ‖w‖ ≤ 10 subject to |mean of s w·x| ≤ 0.05, where s = ±½ names the
+    Minimize the mean of softplus(−y w·x) + 0.05‖w‖² over ‖w‖ ≤ 10 subject to |mean of s w·x| ≤ 0.05, where s = ±½ names the
     group. 200 rows: x ~ N(0, I) in R⁵ with x₀ shifted by 2s, labels y = ±1 of logistic scores in
-    x·(1.5, −1, 0.5, 0, 0), all from a fixed seed. The convex problem without the constraint favours a group beyond the band,
+    x·(1.5, −1, 0.5, 0, 0), all from a fixed seed. The convex problem without the constraint favors a group beyond the band,
     so its upper end holds; the solution is that of the two equations ∇F + λ∇h = 0, h = 0.05, by Newton's method.
     """
     random = np.random.default_rng(0)
@@ -45,9 +45,9 @@ def fair_logistic_regression(batch_size: int = 32) -> Case:
 def neyman_pearson(batch_size: int = 16) -> Case:
     """The least loss on one class with the other's bounded: two data sets, convex inequality.
 
-    Minimise the mean of softplus(−w·x) over the positives subject to the mean of softplus(w·x) over the negatives being at
+    Minimize the mean of softplus(−w·x) over the positives subject to the mean of softplus(w·x) over the negatives being at
     most 0.3. 100 positives N(c, I), 100 negatives N(−c, I) with c = (0.8, 0.4, 0, 0) and a last entry 1, all from a fixed seed.
-    The loss on positives alone has no minimiser, so the bound holds with equality; the solution is that of
+    The loss on positives alone has no minimizer, so the bound holds with equality; the solution is that of
     ∇F + μ∇g = 0, g = 0.3, by Newton's method.
     """
     random = np.random.default_rng(1)

@@ -13,7 +13,7 @@ from .base import Case, Solution
 def repeated_row() -> Case:
     """An equation given twice: rank-deficient Jacobian, so multipliers are not unique.
 
-    Minimise ½‖x − (1, 1, 0.5)‖² subject to Σx = 1 and 2Σx = 2. The nearest point is x = (0.5, 0.5, 0), F = 0.375; any
+    Minimize ½‖x − (1, 1, 0.5)‖² subject to Σx = 1 and 2Σx = 2. The nearest point is x = (0.5, 0.5, 0), F = 0.375; any
     multipliers with λ₀ + 2λ₁ = 0.5 serve, and the shortest are (0.1, 0.2).
     """
 
@@ -29,7 +29,7 @@ def repeated_row() -> Case:
 def complementarity() -> Case:
     """One of two non-negative numbers must be zero: non-convex, multipliers unbounded.
 
-    Minimise (x₀ − 2)² + (x₁ − 1)² over x ≥ 0 subject to x₀x₁ = 0. Of the two branches x₁ = 0 is better: x = (2, 0), F = 1;
+    Minimize (x₀ − 2)² + (x₁ − 1)² over x ≥ 0 subject to x₀x₁ = 0. Of the two branches x₁ = 0 is better: x = (2, 0), F = 1;
     (0, 1) is a local minimum with value 4. At (2, 0) every λ ≥ 1 serves, together with a normal of x ≥ 0: λ = 1 needs none.
     """
 
@@ -47,7 +47,7 @@ def complementarity() -> Case:
 def flat_power(power: int = 3) -> Case:
     """A constraint flat where it holds, x₀³ = 0: error-bound exponent 5/3, no multiplier.
 
-    Minimise ½(x₀ − 1)² + ½(x₁ − 2)² subject to c(x) = x₀^p = 0. The feasible set is the line x₀ = 0 and the minimiser
+    Minimize ½(x₀ − 1)² + ½(x₁ − 2)² subject to c(x) = x₀^p = 0. The feasible set is the line x₀ = 0 and the minimizer
     x = (0, 2), F = 0.5; but ∇c = 0 there and ∇F = (−1, 0), so no multiplier exists: λ grows without bound on the way. Since
     ‖∇c‖|c| = p|x₀|^(2p − 1) = p|c|^θ with θ = 2 − 1/p, the error bound is of exponent θ: 5/3 for the cube.
     """
@@ -64,7 +64,7 @@ def flat_power(power: int = 3) -> Case:
 def circle_and_wall() -> Case:
     """A circle and a wall that do not meet: infeasible, with a known least violation.
 
-    Minimise ‖x‖² subject to ‖x‖² = 1 and x₀ ≥ 2. The larger of the violations |‖x‖² − 1| and 2 − x₀ is least on the axis,
+    Minimize ‖x‖² subject to ‖x‖² = 1 and x₀ ≥ 2. The larger of the violations |‖x‖² − 1| and 2 − x₀ is least on the axis,
     x = (t, 0), where they are equal: t² − 1 = 2 − t, so t = (√13 − 1)/2 and the least violation is (5 − √13)/2 ≈ 0.697.
     """
 

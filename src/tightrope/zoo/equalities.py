@@ -12,7 +12,7 @@ from .base import Case, Solution, gaussian, half_square_distance
 def projection_on_plane(noise: float = 0.5, batch_size: int = 8) -> Case:
     """The point of a plane nearest to a Gaussian mean: convex, sampled objective, `affine`.
 
-    Minimise E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (0.5, 1.5, 1, 1), subject to x₀ + x₁ + x₂ + x₃ = 2 and
+    Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (0.5, 1.5, 1, 1), subject to x₀ + x₁ + x₂ + x₃ = 2 and
     x₀ − x₁ = 1. Stationarity is x = m − Aᵀλ, and the two equations give λ = (AAᵀ)⁻¹(Am − b) = (0.5, −1), so
     x = (1, 0, 0.5, 0.5) and F = 1.5 + 2 noise².
     """
@@ -25,7 +25,7 @@ def projection_on_plane(noise: float = 0.5, batch_size: int = 8) -> Case:
 def linear_on_circle() -> Case:
     """The lowest point of a circle: non-convex equality, everything deterministic.
 
-    Minimise a·x with a = (3, 4) subject to ‖x‖² = 1. Stationarity a + 2λx = 0 leaves x = ±a/5; the lower one is
+    Minimize a·x with a = (3, 4) subject to ‖x‖² = 1. Stationarity a + 2λx = 0 leaves x = ±a/5; the lower one is
     x = (−0.6, −0.8) with λ = ‖a‖/2 = 2.5 and F = −5.
     """
 
@@ -42,8 +42,8 @@ def linear_on_circle() -> Case:
 def least_eigenvector(batch_size: int = 16) -> Case:
     """The direction of least variance: non-convex, sampled objective, two solutions.
 
-    Minimise E ½(ξ·x)² = ½ xᵀCx subject to ‖x‖² = 1, where ξ = Q diag(0.5, 1, 1.5) z with z ~ N(0, I) and the reflection
-    Q = I − ⅔ 11ᵀ, so C has the eigenvalues 0.25, 1, 2.25 and the columns of Q as eigenvectors. The minimisers are
+    Minimize E ½(ξ·x)² = ½ xᵀCx subject to ‖x‖² = 1, where ξ = Q diag(0.5, 1, 1.5) z with z ~ N(0, I) and the reflection
+    Q = I − ⅔ 11ᵀ, so C has the eigenvalues 0.25, 1, 2.25 and the columns of Q as eigenvectors. The minimizers are
     x = ±(1, −2, −2)/3; Cx + 2λx = 0 gives λ = −0.125, and F = 0.125.
     """
     root = (np.eye(3) - 2 / 3) * np.array([0.5, 1.0, 1.5])
@@ -65,7 +65,7 @@ def least_eigenvector(batch_size: int = 16) -> Case:
 def noisy_sphere(noise: float = 0.5, spread: float = 0.3, batch_size: int = 8) -> Case:
     """The point of a sphere nearest to a mean: non-convex equality with samples of its own.
 
-    Minimise E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (2, −1, 2), subject to E ‖x − ζ‖² = 1 + 3 spread² with an independent
+    Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (2, −1, 2), subject to E ‖x − ζ‖² = 1 + 3 spread² with an independent
     ζ ~ N(0, spread² I): the noise multiplies x. In expectation the constraint is ‖x‖² = 1, so x = m/‖m‖ = (2, −1, 2)/3,
     x − m + 2λx = 0 gives λ = (‖m‖ − 1)/2 = 1, and F = 2 + 1.5 noise².
     """
@@ -83,7 +83,7 @@ def noisy_sphere(noise: float = 0.5, spread: float = 0.3, batch_size: int = 8) -
 def ellipse_of_data(batch_size: int = 2) -> Case:
     """The lowest point of an ellipse that finite data spans: non-convex equality on a `Dataset`.
 
-    Minimise −3x₀ − 2x₁ subject to the mean of (a·x)² over the four rows a = (±2, ±1) being 1, that is 4x₀² + x₁² = 1.
+    Minimize −3x₀ − 2x₁ subject to the mean of (a·x)² over the four rows a = (±2, ±1) being 1, that is 4x₀² + x₁² = 1.
     Stationarity (3, 2) = 2λ(4x₀, x₁) gives x = (0.3, 0.8), λ = 1.25 and F = −2.5.
     """
     rows = Dataset(np.array([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]]), batch_size)

@@ -76,7 +76,7 @@ def _half_square_norm(x):
 def parallel_planes() -> Case:
     """Two parallel planes: linear equations that contradict each other.
 
-    Minimise ½‖x‖² subject to x₀ + x₁ + x₂ = 1 and x₀ + x₁ + x₂ = 3. Half way between them both are missed by 1.
+    Minimize ½‖x‖² subject to x₀ + x₁ + x₂ = 1 and x₀ + x₁ + x₂ = 3. Half way between them both are missed by 1.
     """
     planes = affine([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [1.0, 3.0], name="planes")
     return Problem(_half_square_norm, planes), jnp.asarray([1.0, 0.0, -1.0]), _no_point(1.0)
@@ -85,7 +85,7 @@ def parallel_planes() -> Case:
 def three_lines() -> Case:
     """Three lines that form a triangle: more equations than unknowns.
 
-    Minimise ½‖x‖² subject to x₀ = 0, x₁ = 0 and x₀ + x₁ = 1. At x = (⅓, ⅓) all three are missed by ⅓; since the third is the
+    Minimize ½‖x‖² subject to x₀ = 0, x₁ = 0 and x₀ + x₁ = 1. At x = (⅓, ⅓) all three are missed by ⅓; since the third is the
     sum of the others less 1, no point does better.
     """
 
@@ -98,7 +98,7 @@ def three_lines() -> Case:
 def no_real_root() -> Case:
     """A squared norm that must be negative: a nonlinear equation without a root.
 
-    Minimise x₀ + x₁ subject to ‖x‖² = −1; it is missed by 1 at the origin, where the gradient of ‖x‖² vanishes.
+    Minimize x₀ + x₁ subject to ‖x‖² = −1; it is missed by 1 at the origin, where the gradient of ‖x‖² vanishes.
     """
 
     def square(x):
@@ -110,7 +110,7 @@ def no_real_root() -> Case:
 def two_circles() -> Case:
     """Two circles too far apart to meet: nonlinear equations.
 
-    Minimise x₁ subject to ‖x‖² = 1 and ‖x − (4, 0)‖² = 1. The larger of the two squared distances is least half way, at
+    Minimize x₁ subject to ‖x‖² = 1 and ‖x − (4, 0)‖² = 1. The larger of the two squared distances is least half way, at
     (2, 0), where both are 4.
     """
 
@@ -123,7 +123,7 @@ def two_circles() -> Case:
 def wave_too_high() -> Case:
     """A wave that must be higher than it is: the violation has many local minima and saddles.
 
-    Minimise ½‖x‖² subject to sin(x₀) cos(x₁) = 1.5, which is at most 1.
+    Minimize ½‖x‖² subject to sin(x₀) cos(x₁) = 1.5, which is at most 1.
     """
 
     def wave(x):
@@ -135,7 +135,7 @@ def wave_too_high() -> Case:
 def exponential_and_wall() -> Case:
     """Two convex inequalities that exclude each other.
 
-    Minimise (x₀ − 1)² + x₁² subject to exp(x₀) ≤ ½ and x₀ ≥ 0. The violations exp(x₀) − ½ and −x₀ are equal where
+    Minimize (x₀ − 1)² + x₁² subject to exp(x₀) ≤ ½ and x₀ ≥ 0. The violations exp(x₀) − ½ and −x₀ are equal where
     x₀ + exp(x₀) = ½, that is x₀ = ½ − W(√e) with Lambert's W.
     """
 
@@ -151,7 +151,7 @@ def exponential_and_wall() -> Case:
 def hyperbola_and_sum() -> Case:
     """A product that is too large for the sum: a non-convex inequality on the orthant.
 
-    Minimise ½‖x‖² over x ≥ 0 subject to x₀x₁ ≥ 1 and x₀ + x₁ ≤ 1. For a given sum the product is largest at x = (t, t), and
+    Minimize ½‖x‖² over x ≥ 0 subject to x₀x₁ ≥ 1 and x₀ + x₁ ≤ 1. For a given sum the product is largest at x = (t, t), and
     1 − t² = 2t − 1 at t = √3 − 1, so the least violation is 2√3 − 3.
     """
     product = at_least(lambda x: x[0] * x[1], 1.0, name="product")
@@ -163,7 +163,7 @@ def hyperbola_and_sum() -> Case:
 def sum_outside_box() -> Case:
     """A sum that the box does not reach: feasible without the set.
 
-    Minimise ½‖x‖² over [0, 1]³ subject to x₀ + x₁ + x₂ = 5; the sum is at most 3.
+    Minimize ½‖x‖² over [0, 1]³ subject to x₀ + x₁ + x₂ = 5; the sum is at most 3.
     """
     total = equals(jnp.sum, 5.0, name="total")
     return Problem(_half_square_norm, total, domain=Box(0.0, 1.0)), jnp.asarray([0.5, 0.2, 0.1]), _no_point(2.0)
@@ -172,7 +172,7 @@ def sum_outside_box() -> Case:
 def return_outside_simplex(noise: float = 0.5, batch_size: int = 16) -> Case:
     """A mean return above that of every asset: sampled inequality on the simplex.
 
-    Minimise E ½‖x − ξ‖² over the simplex subject to E ξ·x ≥ 1.2 with ξ ~ N((1, 0.6, 0.3, 0.1), noise² I): at best the mean
+    Minimize E ½‖x − ξ‖² over the simplex subject to E ξ·x ≥ 1.2 with ξ ~ N((1, 0.6, 0.3, 0.1), noise² I): at best the mean
     is 1.
     """
     returns = gaussian([1.0, 0.6, 0.3, 0.1], noise, batch_size)
@@ -188,7 +188,7 @@ def return_outside_simplex(noise: float = 0.5, batch_size: int = 16) -> Case:
 def line_outside_ball() -> Case:
     """A line that misses the ball.
 
-    Minimise (x₀ − x₁)² over ‖x‖ ≤ 1 subject to x₀ + x₁ = 2; the sum is at most √2.
+    Minimize (x₀ − x₁)² over ‖x‖ ≤ 1 subject to x₀ + x₁ = 2; the sum is at most √2.
     """
     line = affine([[1.0, 1.0]], [2.0], name="line")
     problem = Problem(lambda x: (x[0] - x[1]) ** 2, line, domain=L2Ball(1.0))
@@ -198,7 +198,7 @@ def line_outside_ball() -> Case:
 def noisy_disc(noise: float = 0.5, spread: float = 0.8, batch_size: int = 8) -> Case:
     """A mean distance below the spread of the points: sampled inequality, `Sampler`s for all.
 
-    Minimise E ½‖x − ξ‖² with ξ ~ N((1, 1, 1), noise² I) subject to E ‖x − ζ‖² ≤ 1 with ζ ~ N(0, spread² I). That mean is
+    Minimize E ½‖x − ξ‖² with ξ ~ N((1, 1, 1), noise² I) subject to E ‖x − ζ‖² ≤ 1 with ζ ~ N(0, spread² I). That mean is
     ‖x‖² + 3 spread², which is least, and too large by 3 spread² − 1 (0.92), at the origin.
     """
 
@@ -213,7 +213,7 @@ def noisy_disc(noise: float = 0.5, spread: float = 0.8, batch_size: int = 8) -> 
 def ellipse_and_wall(batch_size: int = 2) -> Case:
     """An ellipse that finite data spans, and a wall beyond it: sampled and exact inequalities.
 
-    Minimise x₀² subject to the mean of (a·x)² over the rows a = (±2, ±1) being at most 1, that is 4x₀² + x₁² ≤ 1, and
+    Minimize x₀² subject to the mean of (a·x)² over the rows a = (±2, ±1) being at most 1, that is 4x₀² + x₁² ≤ 1, and
     x₁ ≥ 3. At x = (0, t) both are missed by the same where t² − 1 = 3 − t, so the least violation is (7 − √17)/2.
     """
     rows = Dataset(np.array([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]]), batch_size)
@@ -229,7 +229,7 @@ def ellipse_and_wall(batch_size: int = 2) -> Case:
 def recall_in_ball(batch_size: int = 8) -> Case:
     """A classifier asked for more than its weights can do: sampled inequality in a ball.
 
-    Minimise the mean of softplus(w·x) over the negatives (−0.5, ±1, ±0.5) with ‖w‖ ≤ 1 subject to the mean of softplus(−w·x)
+    Minimize the mean of softplus(w·x) over the negatives (−0.5, ±1, ±0.5) with ‖w‖ ≤ 1 subject to the mean of softplus(−w·x)
     over the positives (1, ±1, ±0.5) being at most 0.1. By symmetry the latter is least at w = (1, 0, 0), where it is
     softplus(−1) ≈ 0.313.
     """
@@ -250,7 +250,7 @@ def recall_in_ball(batch_size: int = 8) -> Case:
 def scales_apart() -> Case:
     """Equations that contradict each other, scaled by 10⁴, in variables scaled by 10⁶.
 
-    Minimise ½(10⁻³ x₁)² subject to 10⁴ d = 10⁴ and d = −1 for d = 10³ x₀ − 10⁻³ x₁. Both are missed by the same at
+    Minimize ½(10⁻³ x₁)² subject to 10⁴ d = 10⁴ and d = −1 for d = 10³ x₀ − 10⁻³ x₁. Both are missed by the same at
     d = (10⁴ − 1)/(10⁴ + 1), by d + 1 = 2·10⁴/(10⁴ + 1).
     """
 
@@ -265,7 +265,7 @@ def scales_apart() -> Case:
 def falling_line() -> Case:
     """A linear objective along a line.
 
-    Minimise −x₀ − x₁ subject to x₀ − x₁ = 1: it falls along (1, 1).
+    Minimize −x₀ − x₁ subject to x₀ − x₁ = 1: it falls along (1, 1).
     """
     line = affine([[1.0, -1.0]], [1.0], name="line")
     return Problem(lambda x: -x[0] - x[1], line), jnp.asarray([0.0, 0.0]), _BOTTOMLESS
@@ -274,7 +274,7 @@ def falling_line() -> Case:
 def falling_quartic() -> Case:
     """A quartic that falls faster and faster.
 
-    Minimise x₁² − x₀⁴ subject to x₀ + x₁ = 1: it falls both ways along the line.
+    Minimize x₁² − x₀⁴ subject to x₀ + x₁ = 1: it falls both ways along the line.
     """
 
     def quartic(x):
@@ -286,7 +286,7 @@ def falling_quartic() -> Case:
 def noisy_fall(noise: float = 1.0, batch_size: int = 4) -> Case:
     """A linear objective with noise in its slope.
 
-    Minimise E ξ·x with ξ ~ N(−(1, 1, 1), noise² I) subject to x₀ + x₁ − 2x₂ = 0: it falls along (1, 1, 1).
+    Minimize E ξ·x with ξ ~ N(−(1, 1, 1), noise² I) subject to x₀ + x₁ − 2x₂ = 0: it falls along (1, 1, 1).
     """
 
     def slope(x, batch):
@@ -300,7 +300,7 @@ def noisy_fall(noise: float = 1.0, batch_size: int = 4) -> Case:
 def open_parabola() -> Case:
     """A parabola open to the side on which the objective falls: convex inequality.
 
-    Minimise −x₀ subject to x₁² ≤ x₀.
+    Minimize −x₀ subject to x₁² ≤ x₀.
     """
     parabola = at_most(lambda x: x[1] ** 2 - x[0], name="parabola")
     return Problem(lambda x: -x[0], parabola), jnp.asarray([1.0, 2.0]), _BOTTOMLESS
@@ -309,7 +309,7 @@ def open_parabola() -> Case:
 def fall_in_orthant() -> Case:
     """An orthant and a half-space that leave a direction open.
 
-    Minimise x₁² − x₀ over x ≥ 0 subject to x₀ ≥ 2x₁.
+    Minimize x₁² − x₀ over x ≥ 0 subject to x₀ ≥ 2x₁.
     """
     above = at_least(lambda x: x[0] - 2.0 * x[1], name="above")
     problem = Problem(lambda x: x[1] ** 2 - x[0], above, domain=NonNegative())

@@ -76,7 +76,7 @@ def a9a_parity(batch_size: int = 64) -> Case:
     |mean of (s − s̄) w·x| ≤ 0.05, s = 1 for men; 0.386 without the constraint. At w = 0 it is 0. Convex.
     """
     train = datasets.load("a9a").train
-    data = Dataset({"x": train["x"], "y": train["y"], "group": _centred(train["group"])}, batch_size)
+    data = Dataset({"x": train["x"], "y": train["y"], "group": _centerd(train["group"])}, batch_size)
     problem = Problem(_ridge_loss, between(_covariance, -0.05, 0.05, data=data, name="parity"), data=data)
     return problem, jnp.zeros(123), _found(0.3606663, parity=0.130210)
 
@@ -142,7 +142,7 @@ def compas_parity_in_ball(batch_size: int = 64) -> Case:
     |mean of (s − s̄) w·x| ≤ 0.02, s = 1 for Caucasians, and ‖w‖ ≤ 0.7; 0.083 and 1.56 without. At w = 0 both are 0. Convex.
     """
     train = datasets.load("compas").train
-    data = Dataset({"x": train["x"], "y": train["y"], "group": _centred(train["group"])}, batch_size)
+    data = Dataset({"x": train["x"], "y": train["y"], "group": _centerd(train["group"])}, batch_size)
 
     def loss(w, batch):
         return _log_loss(batch["x"] @ w, batch["y"])
@@ -265,7 +265,7 @@ def finite_logistic(rows: int = 20_000, features: int = 100, seed: int = 0, batc
     score = x.sum(axis=1) * (2 / math.sqrt(features))
     y = np.where(random.uniform(size=rows) < 1 / (1 + np.exp(-score)), 1.0, -1.0)
     attribute = x[:, : math.ceil(features / 4)].sum(axis=1) > 0
-    data = Dataset({"x": x, "y": y, "group": _centred(attribute)}, batch_size)
+    data = Dataset({"x": x, "y": y, "group": _centerd(attribute)}, batch_size)
 
     def loss(w, batch):
         return _log_loss(batch["x"] @ w, batch["y"])
@@ -283,7 +283,7 @@ def _found(objective: float, **multipliers: Any) -> Solution:
     return Solution(None, objective, multipliers)
 
 
-def _centred(group: Any) -> Column:
+def _centerd(group: Any) -> Column:
     return np.asarray(group - np.mean(group), np.float32)
 
 

@@ -11,8 +11,8 @@ from .base import Case, Solution, gaussian, half_square_distance
 def sparse_mean(noise: float = 0.5, batch_size: int = 8) -> Case:
     """A soft-thresholded mean on a plane: l1 objective with samples, linear equality.
 
-    Minimise E ½‖x − ξ‖² + ½‖x‖₁ with ξ ~ N(m, noise² I), m = (2, 1, 0.3, −0.1), subject to Σx = 1.5. For a given λ the
-    minimiser of the Lagrangian is m − λ, each entry moved by ½ towards 0 and no further; λ = 0.25 makes it
+    Minimize E ½‖x − ξ‖² + ½‖x‖₁ with ξ ~ N(m, noise² I), m = (2, 1, 0.3, −0.1), subject to Σx = 1.5. For a given λ the
+    minimizer of the Lagrangian is m − λ, each entry moved by ½ towards 0 and no further; λ = 0.25 makes it
     x = (1.25, 0.25, 0, 0), which has the right sum. F = 1.3625 + 2 noise².
     """
 
@@ -28,7 +28,7 @@ def sparse_mean(noise: float = 0.5, batch_size: int = 8) -> Case:
 def l1_budget(noise: float = 0.5, batch_size: int = 8) -> Case:
     """The nearest point to a mean within an l1 budget: non-smooth inequality, sampled objective.
 
-    Minimise E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (2, −1, 0.25), subject to ‖x‖₁ ≤ 2. Soft-thresholding m by μ = 0.5
+    Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (2, −1, 0.25), subject to ‖x‖₁ ≤ 2. Soft-thresholding m by μ = 0.5
     spends the budget: x = (1.5, −0.5, 0). F = 0.28125 + 1.5 noise².
     """
 
@@ -44,7 +44,7 @@ def l1_budget(noise: float = 0.5, batch_size: int = 8) -> Case:
 def weighted_medians(batch_size: int = 2) -> Case:
     """Two medians that share a budget: non-smooth objective on a five-row `Dataset`.
 
-    Minimise the mean of |x₀ − a| + 2|x₁ − b| over the rows a = (−2, −1, 0, 1, 7), b = (1, 2, 3, 4, 10), subject to
+    Minimize the mean of |x₀ − a| + 2|x₁ − b| over the rows a = (−2, −1, 0, 1, 7), b = (1, 2, 3, 4, 10), subject to
     x₀ + x₁ ≤ 2.5. The medians (0, 3) spend 3. Giving way costs 0.2 for each unit of x₀ above −1 and 0.4 for x₁ below 3,
     so x₀ gives: x = (−0.5, 3), μ = 0.2, F = 6.7.
     """

@@ -12,7 +12,7 @@ from .base import Case, Solution, gaussian, half_square_distance
 def line_in_l1_ball(noise: float = 0.5, batch_size: int = 8) -> Case:
     """The point of a plane in an l1 ball nearest to a mean: L1Ball, `affine`, sparse solution.
 
-    Minimise E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (3, 1, 0.2), over ‖x‖₁ ≤ 2 subject to x₀ − x₁ = 1. With x₂ = 0 both hold
+    Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (3, 1, 0.2), over ‖x‖₁ ≤ 2 subject to x₀ − x₁ = 1. With x₂ = 0 both hold
     at x = (1.5, 0.5, 0); x − m + λ(1, −1, 0) = −(1, 1, 0.2) with λ = 0.5 is minus a normal of the ball.
     F = 1.27 + 1.5 noise².
     """
@@ -29,7 +29,7 @@ def line_in_l1_ball(noise: float = 0.5, batch_size: int = 8) -> Case:
 def regression_in_box(batch_size: int = 4) -> Case:
     """Least squares in a box, a correlation bounded below: Box, one `Dataset` for both.
 
-    Minimise the mean of ½(a·x − b)² over the eight sign vectors a, b = 2a₀ − a₁ + 0.5a₂ + 0.5a₀a₁a₂, with x in [−1, 1]³ and the
+    Minimize the mean of ½(a·x − b)² over the eight sign vectors a, b = 2a₀ − a₁ + 0.5a₂ + 0.5a₀a₁a₂, with x in [−1, 1]³ and the
     mean of (a₁ + a₂)(a·x) at least 0.25. The entries of a being uncorrelated, these are ½‖x − (2, −1, 0.5)‖² + 0.125 and
     x₁ + x₂: x₀ stops at 1, the other two rise by μ = 0.375 each, x = (1, −0.625, 0.875), F = 0.765625.
     """
@@ -51,7 +51,7 @@ def regression_in_box(batch_size: int = 4) -> Case:
 def ball_and_box(noise: float = 0.5, batch_size: int = 8) -> Case:
     """Weights in a ball and offsets in a box, tied by an equation: Product over dict parameters.
 
-    Minimise E ½‖(w, b) − ξ‖² with ξ ~ N(m, noise² I), m = (0.7, 2.1, 0.9, 2), over ‖w‖ ≤ 1 and b ∈ [0, 1]² subject to
+    Minimize E ½‖(w, b) − ξ‖² with ξ ~ N(m, noise² I), m = (0.7, 2.1, 0.9, 2), over ‖w‖ ≤ 1 and b ∈ [0, 1]² subject to
     w₁ − w₀ + b₀ = 0.6. At w = (0.6, 0.8), b = (0.4, 1) with λ = 0.5 the Lagrangian's gradient is −(w, 0, 1), minus a normal
     of the ball and one of the box. F = 1.475 + 2 noise².
     """

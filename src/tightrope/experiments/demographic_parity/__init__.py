@@ -8,7 +8,7 @@ from . import claims, config
 from .problem import make, metrics, near_stationarity
 
 ABOUT = """
-A linear classifier x with few features is learned while two groups are called positive about equally often: minimise the mean
+A linear classifier x with few features is learned while two groups are called positive about equally often: minimize the mean
 hinge loss + 0.2 SCAD(x) subject to R0(x) ≤ κ, where R0 is the gap between the groups' shares, smoothed by a sigmoid, and κ is
 0.005 (a9a) or 0.02 (bank, COMPAS). Both objective and constraint are weakly convex. Every step looks at all rows; nothing is
 random, so there is one run of each method. The steps of IPP methods are their inner ones; records are taken where inner loops
@@ -21,7 +21,7 @@ tolerance; ρ̂ = max{ρ, 1}.
 
 Chosen by us where the paper is silent or for accuracy: the start, which has to be feasible, is x = 0; on COMPAS, where 0 is
 stationary and no method would move, it is x_ERM, the start of roc-fairness, halved until it is feasible. SCAD's middle piece
-is −x² + 4|x| − 1, since with the +1 of print it jumps; the next centre of IPP is the last inner iterate; settings that end
+is −x² + 4|x| − 1, since with the +1 of print it jumps; the next center of IPP is the last inner iterate; settings that end
 with a violation above 0.1 κ are not chosen. Near-stationarity ‖x̂ − x‖ has ρ̂ = ρ̃ = 1.5 max{ρ, 1} and is solved by cutting
 planes in double precision at 26 points, where the paper takes the last of 2500 SSG steps at 600 points. Runs are in float32.
 

@@ -18,7 +18,7 @@ expectation is the mean of 1000 draws of (A, a). Every method may draw 20,000 sa
 runs each. ExactPenalty has the paper's ρ0 = 1, β = 1.2, α = ζ = 0.8, γ = 0.001 and its fully stochastic setting (3a):
 a pass over all rows is more than the budget. LinearizedPenalty is that with multipliers (1c).
 
-The paper gives n = 81 and no recipe; one-hot categories with the day of the month (75 columns) and 6 standardised
+The paper gives n = 81 and no recipe; one-hot categories with the day of the month (75 columns) and 6 standardized
 numbers give it. It does not report T, τ, batches, truncation radii, the scaling of features, how samples are counted,
 nor the constants of the methods it compares with. Here: a sample is a row drawn, of the data or of the draws of
 (A, a), each batch is one row, radii and Lipschitz constants are the library's estimates. A0, a0, the draws and the start

@@ -19,7 +19,7 @@ PAPER = {"penalty": 1.0, "growth": 1.2, "steering": 0.8, "decrease": 0.8, "step_
 DATA_SEED = 0
 """A0, a0, the draws of (A, a) and the start are the same for every run: the runs of a curve differ in their samples."""
 BATCH = 1
-"""One row a draw, for every method: their papers analyse that, and γ = 0.001 leads nowhere in 20,000 samples with more: it
+"""One row a draw, for every method: their papers analyze that, and γ = 0.001 leads nowhere in 20,000 samples with more: it
 takes 1000 steps to move x by the length of a gradient, and x has to get from 0.01 to 1."""
 RECORDS, FEW_RECORDS = 50, 10
 """Along a run, and along those of the sensitivity. Means over the last tenth of a run are compared: iterates are noisy."""

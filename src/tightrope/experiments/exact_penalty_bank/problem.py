@@ -37,10 +37,10 @@ def sphere(x: Float[Array, " n"]) -> Float[Array, ""]:
 def draws(n: int, count: int = config.DRAWS) -> Draws:
     """Samples of (A, a) around A0 and a0, which are drawn once; the second numbers of the paper's normals are variances."""
     rng = np.random.default_rng(config.DATA_SEED)
-    centre, right = rng.normal(1.0, 10.0, (config.EQUATIONS, n)), rng.normal(1.0, 10.0, config.EQUATIONS)
+    center, right = rng.normal(1.0, 10.0, (config.EQUATIONS, n)), rng.normal(1.0, 10.0, config.EQUATIONS)
     spread = np.sqrt(1e-3)
     return {
-        "A": rng.normal(centre, spread / np.sqrt(n), (count, config.EQUATIONS, n)).astype(np.float32),
+        "A": rng.normal(center, spread / np.sqrt(n), (count, config.EQUATIONS, n)).astype(np.float32),
         "a": rng.normal(right, spread, (count, config.EQUATIONS)).astype(np.float32),
     }
 

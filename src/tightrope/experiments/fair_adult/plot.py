@@ -20,11 +20,11 @@ def figures(runs: dict[str, pd.DataFrame]) -> dict[str, Figure]:
 
     figure = Figure(figsize=(5.0 * len(runs), 3.6), layout="constrained")
     for axes, (name, frame) in zip(figure.subplots(1, len(runs), squeeze=False)[0], runs.items(), strict=True):
-        for (entry, some), colour in zip(frame.groupby("entry", sort=False), plots.COLOURS, strict=False):
+        for (entry, some), color in zip(frame.groupby("entry", sort=False), plots.COLORS, strict=False):
             curves = np.stack([average_violation(run) for _, run in some.groupby("seed")])
             steps, mean, spread = some["step"].unique(), curves.mean(axis=0), curves.std(axis=0)
-            axes.plot(steps, mean, color=colour, label=str(entry))
-            axes.fill_between(steps, np.maximum(mean - spread, 0.0), mean + spread, color=colour, alpha=0.2, lw=0)
+            axes.plot(steps, mean, color=color, label=str(entry))
+            axes.fill_between(steps, np.maximum(mean - spread, 0.0), mean + spread, color=color, alpha=0.2, lw=0)
         axes.set_title(name, fontsize=plots.FONT)
         axes.set_xlabel("steps (rows drawn)")
         axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -48,8 +48,8 @@ def parts(rows: int | None = None) -> tuple[dict[str, np.ndarray], dict[str, np.
     if rows is not None:
         train, validation = round(0.63 * count), round(0.07 * count)
     first, _, last = datasets.split(every, train, validation, count - train - validation)
-    centre = first["group"].mean(dtype=float)
-    return tuple({**part, "group": (part["group"] - centre).astype(np.float32)} for part in (first, last))  # pyright: ignore
+    center = first["group"].mean(dtype=float)
+    return tuple({**part, "group": (part["group"] - center).astype(np.float32)} for part in (first, last))  # pyright: ignore
 
 
 @cache

@@ -98,7 +98,7 @@ def claims(runs: dict[str, pd.DataFrame]) -> list[Check]:
             "The boundary rotates more for smaller φ",
             rotations,
             all(rotations[narrow][entry] > rotations[wide][entry] for entry in finite),
-            "Degrees, at every finite c. The minimisers themselves (by SLSQP) rotate by 58.4° and 65.3° (π/4 and π/8) for "
+            "Degrees, at every finite c. The minimizers themselves (by SLSQP) rotate by 58.4° and 65.3° (π/4 and π/8) for "
             "c = 0, 55.5° and 58.5° for 0.02, 51.1° and 49.1° for 0.05, 31.8° and 21.3° for 0.2: more for the smaller φ only "
             "where next to no covariance is left. Elsewhere its classifier gets shorter instead, and less turned. The paper "
             "does not say for which c its boundaries are.",

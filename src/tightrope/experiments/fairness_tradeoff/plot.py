@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 SHOWN, REACH = 400, 10.0
 """Points drawn, and how far the axes go."""
 LINES = ("#0072B2", "#D55E00", "#56B4E9", "#E69F00", "#7F7F7F")
-"""Colours that the points do not have."""
+"""Colors that the points do not have."""
 
 
 def boundaries(axes: Axes, name: str, frame: pd.DataFrame) -> None:
     """The points of an angle and the boundary of every classifier."""
     data, means = for_angle(points(SHOWN), list(config.ANGLES).index(name)), late(frame)
-    for positive, colour in ((True, "#009E73"), (False, "#CC79A7")):
+    for positive, color in ((True, "#009E73"), (False, "#CC79A7")):
         for first, marker in ((True, "o"), (False, "x")):
             chosen = ((data["y"] > 0) == positive) & ((data["group"] > 0) == first)
             said = f"y = {'+' if positive else '−'}1, s = {int(first)}"
-            axes.scatter(*data["x"][chosen, :2].T, s=12, c=colour, marker=marker, alpha=0.45, lw=0.8, label=said)
+            axes.scatter(*data["x"][chosen, :2].T, s=12, c=color, marker=marker, alpha=0.45, lw=0.8, label=said)
     across = np.array([-REACH, REACH])
     for number, (entry, row) in enumerate(means.iterrows()):
         free = entry == FREE
         line = -(row["theta 0"] * across + row["theta 2"]) / row["theta 1"]
-        colour, style = ("black", "-") if free else (LINES[number % len(LINES)], plots.LINES[1 + number % 3])
-        axes.plot(across, line, style, color=colour, lw=2.0, label=str(entry))
+        color, style = ("black", "-") if free else (LINES[number % len(LINES)], plots.LINES[1 + number % 3])
+        axes.plot(across, line, style, color=color, lw=2.0, label=str(entry))
     axes.set(title=name, xlabel="x₁", ylabel="x₂", xlim=(-REACH, REACH), ylim=(-REACH, REACH))
 
 
@@ -51,9 +51,9 @@ def figures(runs: dict[str, pd.DataFrame]) -> dict[str, Figure]:
     trade = Figure(figsize=(9.0, 3.6), layout="constrained")
     panels = trade.subplots(1, 2)
     for axes, column, said in zip(panels, ("p-rule", "accuracy"), ("p%-rule (%)", "accuracy (%)"), strict=True):
-        for (name, frame), colour, style in zip(runs.items(), plots.COLOURS, plots.LINES, strict=False):
+        for (name, frame), color, style in zip(runs.items(), plots.COLORS, plots.LINES, strict=False):
             means = late(frame)
-            axes.plot(means["signed covariance"].abs(), means[column], style, color=colour, marker="o", label=name)
+            axes.plot(means["signed covariance"].abs(), means[column], style, color=color, marker="o", label=name)
         axes.set(xlabel="covariance reached", ylabel=said)
     panels[0].legend(fontsize=plots.FONT, frameon=False)
     return {"boundaries": plane, "trade-off": trade}

@@ -31,8 +31,8 @@ def attribute_probability(x: Float[np.ndarray, "points 2"], angle: float) -> Flo
 
 def _density(x: Float[np.ndarray, "points 2"], mean: Any, spread: Any) -> Float[np.ndarray, " points"]:
     """Of a Gaussian, but for 1/2π."""
-    centred, inverse = x - np.array(mean), np.linalg.inv(spread)
-    return np.exp(-0.5 * np.sum(centred @ inverse * centred, axis=1)) / np.sqrt(np.linalg.det(spread))
+    centerd, inverse = x - np.array(mean), np.linalg.inv(spread)
+    return np.exp(-0.5 * np.sum(centerd @ inverse * centerd, axis=1)) / np.sqrt(np.linalg.det(spread))
 
 
 @cache

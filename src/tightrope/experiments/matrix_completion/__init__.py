@@ -20,13 +20,13 @@ replacement; samples count both. SCGD's τ may weigh the sum of ½X² over the u
 first reading it is of the size of the objective's gradient, in the second it does next to nothing; both are run. Other b
 than 200 are ours: 50 and 800.
 
-Normalised error: Σ (X − M)² / Σ M² over the observed entries, M what is seen of X*. Violation: ½ Σ X² over the
+Normalized error: Σ (X − M)² / Σ M² over the observed entries, M what is seen of X*. Violation: ½ Σ X² over the
 unobserved entries less β, as a share of β, so that it is negative where the constraint holds; on average: of the mean
 over all iterates so far. The nuclear norm constraint holds by construction.
 """
 
 COLUMNS = (
-    Column("normalised error", "normalised error", log=True),
+    Column("normalized error", "normalized error", log=True),
     Column("violation", "violation ½ΣX²/β − 1"),
     Column("average violation", "average violation"),
 )

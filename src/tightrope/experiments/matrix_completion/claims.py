@@ -1,6 +1,6 @@
 """What paper 5 says about Figure 3, as numbers.
 
-How each is measured was fixed before the runs. Normalised errors are those of the last iterate, violations the mean of
+How each is measured was fixed before the runs. Normalized errors are those of the last iterate, violations the mean of
 ½ Σ X² over all iterates, over the unobserved entries, less β and as a share of it (the average violation that the theorem
 speaks of); both are means over seeds. "Near zero": at most 1% of β. "Below": than both readings of SCGD's τ. "Better
 with larger b": the error falls from each b to the next.
@@ -43,13 +43,13 @@ WHY = (
 def claims(runs: dict[str, pd.DataFrame]) -> list[Check]:
     """All of Figure 3."""
     name = f"b = {BATCH}" if f"b = {BATCH}" in runs else next(iter(runs))
-    errors = {part: last(frame, "normalised error") for part, frame in runs.items()}
+    errors = {part: last(frame, "normalized error") for part, frame in runs.items()}
     averages = {part: last(frame, "average violation") for part, frame in runs.items()}
     at_end, output = last(runs[name], "violation"), last(runs[name], "output error")
     others = [value for entry, value in errors[name].items() if entry != CONSERVATIVE]
     return [
         Check(
-            f"{name}: FW-CSOA's normalised error is below SCGD's",
+            f"{name}: FW-CSOA's normalized error is below SCGD's",
             errors[name],
             errors[name][CONSERVATIVE] < min(others),
             f"Last iterates; of the outputs: {listed(output)}. {WHY}",

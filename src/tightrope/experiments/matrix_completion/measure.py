@@ -24,13 +24,13 @@ from ..base import Entry
 from . import config
 from .problem import instance, make
 
-MEASURED = ("normalised error", "violation", "average violation", "output error", "output violation")
+MEASURED = ("normalized error", "violation", "average violation", "output error", "output violation")
 
 
 def curves(shape: tuple[int, ...], batch: int, steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
     """The tidy frame of an entry.
 
-    Normalised error: Σ (X − M)² / Σ M² over the observed entries. Violation: ½ Σ X² / β − 1 over the unobserved ones, negative
+    Normalized error: Σ (X − M)² / Σ M² over the observed entries. Violation: ½ Σ X² / β − 1 over the unobserved ones, negative
     where there is none; the average violation has the mean of ½ Σ X² over all iterates so far. Output: what the method would
     return: the mean of the iterates for FW-CSOA, the last one for SCGD.
     """

@@ -8,7 +8,7 @@ from .panels import COLUMNS, panels
 from .problem import make, metrics, near_stationarity
 
 ABOUT = """
-A linear classifier x is made as fair as possible while its hinge loss stays within 0.1% of the least: minimise R(x), the
+A linear classifier x is made as fair as possible while its hinge loss stays within 0.1% of the least: minimize R(x), the
 largest gap over 400 thresholds between the shares of two groups that are called positive (smoothed by a sigmoid), subject to
 L(x) ≤ L* + κ with κ = 0.001 L*, within a ball of radius 5 ‖x_ERM‖, from x_ERM. Groups: men and women (a9a), ages 25 to 60 or
 not (bank), caucasian or not (COMPAS). Every step looks at all rows; nothing is random, so there is one run of each method. The
@@ -19,7 +19,7 @@ grids. Reduced, for all methods alike: 3,000 rows of every data set, drawn with 
 (the paper has 16 for SSG and 48 for IPP): all step sizes with the least and the greatest tolerance; ρ̂ = max{ρ, 1}.
 
 Chosen by us where the paper is silent or for accuracy: x_ERM and L* come from the linear program, exactly, where the paper
-runs a subgradient method. The next centre of IPP is the last inner iterate. Settings that end with a violation above 0.1 κ
+runs a subgradient method. The next center of IPP is the last inner iterate. Settings that end with a violation above 0.1 κ
 are not chosen. Near-stationarity ‖x̂ − x‖ has ρ̂ = 1.5 max{ρ, 1} and is solved by cutting planes in double precision at 51
 points, where the paper takes the last of 2500 SSG steps at 100 points. Runs are in float32.
 

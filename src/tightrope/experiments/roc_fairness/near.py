@@ -67,18 +67,18 @@ class NearStationarity:
 
     def step(self, x: Any) -> Float[np.ndarray, " d"]:
         """x̂ − x."""
-        centre = np.asarray(x, float)
+        center = np.asarray(x, float)
 
         def look(step: np.ndarray) -> Look:
-            value, gradient, row, slope = (np.asarray(part) for part in self.look(centre + step))
+            value, gradient, row, slope = (np.asarray(part) for part in self.look(center + step))
             return Look(step, float(value), gradient, np.atleast_1d(row - self.bound), slope[None])
 
         def into(step: np.ndarray) -> np.ndarray:
-            nearest = np.asarray(self.project(centre + step))
-            return step if np.array_equal(nearest, centre + step) else nearest - centre
+            nearest = np.asarray(self.project(center + step))
+            return step if np.array_equal(nearest, center + step) else nearest - center
 
         with jax.enable_x64(True):
-            here = np.zeros_like(centre)
+            here = np.zeros_like(center)
             bound, eps = np.array([abs(self.bound)]), float(np.finfo(float).eps)
             scales = Scales.seen([look(here)], np.array([False]), bound, LENGTH, eps)
             return GivenWeight(into, scales, self.weight, self.modulus, self.convex).solve(look, here).step

@@ -98,7 +98,7 @@ def unfairness(split: Split, thresholds: Float[np.ndarray, " thresholds"]) -> Ca
 def smallest_hinge(x: Float[np.ndarray, "rows d"], y: Float[np.ndarray, " rows"]) -> tuple[np.ndarray, float]:
     """x_ERM and L*: the linear program, exactly.
 
-    Of all minimisers with the scores that were found the shortest is taken. The paper runs a subgradient method; on a9a the
+    Of all minimizers with the scores that were found the shortest is taken. The paper runs a subgradient method; on a9a the
     loss is still 1% above L* after 20,000 steps, ten times κ.
     """
     rows, d = x.shape

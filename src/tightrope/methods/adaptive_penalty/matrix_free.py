@@ -1,7 +1,7 @@
 r"""The default method for very many constraints: `AdaptivePenalty` with products in place of a Jacobian (ours).
 
 `AdaptivePenalty` keeps an estimate Ĵ of the Jacobian, m×n, and solves its subproblem with the m×m matrix ĴM⁻¹Ĵᵀ. Here neither
-is formed. The rows are linearised at x on the step's own sample, J = J(x, ζ), and the subproblem's multipliers come from
+is formed. The rows are linearized at x on the step's own sample, J = J(x, ζ), and the subproblem's multipliers come from
 conjugate gradients on products J(M⁻¹(Jᵀy)), from the last ones on, only as far as a step needs.
 
 What is averaged is the gradient of the Lagrangian at the last multipliers ȳ, u ≈ ∇F(x) + E[J]ᵀȳ, one vector: in
@@ -40,7 +40,7 @@ from jaxtyping import Array, Float, Int
 
 from ...numerics.products import (
     Linear,
-    linearise,
+    linearize,
     range_multipliers_by_products,
     range_multipliers_on_set_by_products,
     row_squares,
@@ -111,7 +111,7 @@ class MatrixFreePenalty(SelfTunedPenalty):
     """
 
     cost: ClassVar[str] = (
-        "2 ∇f, 2 linearisations of c and some tens of products; finite data: passes as AdaptivePenalty"
+        "2 ∇f, 2 linearizations of c and some tens of products; finite data: passes as AdaptivePenalty"
     )
 
     # ------------------------------------------------------------------ the start
@@ -119,7 +119,7 @@ class MatrixFreePenalty(SelfTunedPenalty):
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         sample = draw.samples["step"]
         gradient = oracle.grad(x, sample)
-        value, jacobian = linearise(lambda y: oracle.c(y, sample), x)
+        value, jacobian = linearize(lambda y: oracle.c(y, sample), x)
         square = row_squares(jacobian, x, draw.key)
         size, speed, free = jnp.sqrt(square), jnp.linalg.norm(gradient), jnp.full_like(value, jnp.inf)
 
@@ -239,11 +239,11 @@ def _look(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Look:
     else:
         gradient, odd_gradient = oracle.grad(x, sample), jnp.zeros_like(x)
     if not oracle.stochastic_constraints:
-        value, jacobian = linearise(lambda y: oracle.c(y, sample), x)
+        value, jacobian = linearize(lambda y: oracle.c(y, sample), x)
         return Look(
             gradient, odd_gradient, value, jnp.zeros_like(value), jacobian, odd_pull=lambda y: jnp.zeros_like(x)
         )
-    both, whole = linearise(lambda y: jax.vmap(lambda half: oracle.c(y, half))(halves), x)
+    both, whole = linearize(lambda y: jax.vmap(lambda half: oracle.c(y, half))(halves), x)
     return Look(
         gradient,
         odd_gradient,

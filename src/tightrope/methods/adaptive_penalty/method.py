@@ -107,7 +107,7 @@ class Face(NamedTuple):
         return -self.metric.times(weights, self.vectors, self.seen)
 
     def end(self, weights: Float[Array, " 1+rows"]) -> Float[Array, " rows"]:
-        """Where the linearised rows end up."""
+        """Where the linearized rows end up."""
         return self.value - self.inner[1:] @ weights
 
 
@@ -411,7 +411,7 @@ def _bend_back(
     return face.step(_weights(jnp.where(q @ gram @ q <= 0.25 * square, q, 0.0), jnp.zeros((), q.dtype)))
 
 
-# ---------------------------------------------------------------------- the judgement
+# ---------------------------------------------------------------------- the judgment
 
 
 def _taken(oracle: Oracle, state: State, trial: Trial, here: Estimates, there: Estimates, k: Int[Array, ""]) -> State:

@@ -7,11 +7,11 @@ hold end up with equal penalties, at the least sum of violations; raised each fr
 ever. Penalties are compared, and violations added up, in units of the rows' gradients, not in those of the penalties: else it
 would count as progress to move violation to where it is cheap.
 
-Where nothing leads nearer to the constraints nothing is raised: where the linearised violation cannot be made smaller, or where
+Where nothing leads nearer to the constraints nothing is raised: where the linearized violation cannot be made smaller, or where
 the step takes away next to nothing of it and, looked up, no part of the restoring step makes the violation itself smaller.
 Penalties that turn out to be far too large fall again, slowly.
 
-Judgement: the decrease that is seen, over the decrease that was foreseen. Below REFUSED a step is refused.
+Judgment: the decrease that is seen, over the decrease that was foreseen. Below REFUSED a step is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def no_pass(value: Float[Array, " rows"]) -> Pass:
 
 
 class Solved(NamedTuple):
-    """A subproblem's multipliers, where its step takes the linearised rows, and the step's square in the metric.
+    """A subproblem's multipliers, where its step takes the linearized rows, and the step's square in the metric.
 
     `near`: whether they are nearly its solution; if not, nothing is hopeless and nothing is raised.
     """
@@ -89,7 +89,7 @@ Truth = Callable[[Float[Array, " rows"], Float[Array, ""]], Float[Array, " rows"
 class Steering(NamedTuple):
     """The penalties on the way: first a step that only restores feasibility, then steps with ever larger penalties.
 
-    Of the restoring step: its multipliers, what it does to the linearised rows, its square in the metric, and whether it is
+    Of the restoring step: its multipliers, what it does to the linearized rows, its square in the metric, and whether it is
     nearly solved for. `hopeless`: nothing leads nearer to the constraints; `looked`: so many parts of it were looked up.
     """
 
@@ -133,7 +133,7 @@ def steer(
     total = weights @ before
 
     def some_part_helps(restoring: Array) -> Array:
-        """Whether a part of the restoring step takes away more than a little of the violation, not linearised."""
+        """Whether a part of the restoring step takes away more than a little of the violation, not linearized."""
         left = jax.lax.map(lambda part: weights @ outside(truth(restoring, part), rows), jnp.array(PARTS, value.dtype))
         return jnp.any(left <= (1.0 - LITTLE) * total)
 
@@ -200,10 +200,10 @@ def relaxed(
     return jnp.where(held, jnp.maximum(RELAX * penalty, jnp.minimum(penalty, AMPLE * force / or_one(size))), penalty)
 
 
-# ---- judgement ---------------------------------------------------------------------------------------------------------
+# ---- judgment ---------------------------------------------------------------------------------------------------------
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """Whether a step is taken, and the damping after it."""
 
     accept: Bool[Array, ""]
@@ -218,7 +218,7 @@ def judge(
     damping: Float[Array, ""],
     curvature: Float[Array, ""],
     finite: Bool[Array, ""],
-) -> Judgement:
+) -> Judgment:
     """A step of this square, whose decrease was `seen` where `foreseen` was expected, both up to rounding.
 
     σ falls after a good step and grows after a poor one; a refused step makes it at least what would have foreseen it.
@@ -228,7 +228,7 @@ def judge(
     taken = jnp.where(ratio > GOOD, 0.3 * damping, jnp.where(ratio < POOR, 1.5 * damping, damping))
     refused = jnp.clip(needed, 2.0 * damping, 10.0 * jnp.maximum(damping, curvature))
     accept = ratio > REFUSED
-    return Judgement(accept, jnp.where(accept, taken, jnp.minimum(refused, 1e12 * curvature)))
+    return Judgment(accept, jnp.where(accept, taken, jnp.minimum(refused, 1e12 * curvature)))
 
 
 def decrease_rounding(

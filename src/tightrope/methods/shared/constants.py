@@ -55,7 +55,7 @@ class Scales(NamedTuple):
     def balanced_penalty(self) -> Float[Array, ""]:
         """The penalty ρ at which ½ρ‖c‖² is as curved across the feasible set as the objective; where it is flat, any.
 
-        The minimiser of f + ½ρ‖c‖² is about ‖∇f‖/(ρσ²) away from the feasible set, σ² the curvature of ½‖c‖² there. As
+        The minimizer of f + ½ρ‖c‖² is about ‖∇f‖/(ρσ²) away from the feasible set, σ² the curvature of ½‖c‖² there. As
         `smoothness` is at least ‖∇f‖/length, that is at most length · balanced_penalty/ρ.
         """
         return self.smoothness / jnp.where(self.normal_curvature > 0, self.normal_curvature, 1.0)
@@ -124,7 +124,7 @@ def row_noise(oracle: Oracle, x: Float[Array, " n"], key: Array) -> Float[Array,
 
 
 def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
-    """Where ½‖c‖², c linearised at x, is least down its gradient; x where that is zero."""
+    """Where ½‖c‖², c linearized at x, is least down its gradient; x where that is zero."""
     value, pullback = oracle.vjp(x, sample)
     downhill = pullback(value)
     _, change = oracle.jvp(x, downhill, sample)

@@ -4,7 +4,7 @@ Sources: W. Hock and K. Schittkowski, Test Examples for Nonlinear Programming Co
 Examples, 1987 (`s…`); P. T. Boggs and J. W. Tolle, SIAM J. Numer. Anal. 26, 1989 (`bt…`), in the form of the collection CUTE,
 which also has the rest; `lnp` are its variants that keep the active constraints alone, as equations.
 
-The minimisers were refined numerically to double precision where they are not given in closed form. They are global as far
+The minimizers were refined numerically to double precision where they are not given in closed form. They are global as far
 as is known (many local searches found nothing lower); several problems have local minima too. Multipliers are not stated.
 """
 

@@ -24,21 +24,21 @@ Vector = Float[Array, " n"]
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Minimise `objective` subject to `equalities` = 0, 0 ≤ `inequalities` ≤ `limits` and `low` ≤ x ≤ `high`.
+    """Minimize `objective` subject to `equalities` = 0, 0 ≤ `inequalities` ≤ `limits` and `low` ≤ x ≤ `high`.
 
     The functions take the entries of x one by one, so that formulas read as they are printed.
 
     Attributes:
         objective: f(x1, x2, …).
         start: the published starting point, feasible or not.
-        x: a minimiser.
+        x: a minimizer.
         value: the least value of the objective.
         equalities: a tuple, one number for each equation.
         inequalities: likewise.
         limits: upper limits of the inequalities; None: they have none.
         low: lower bounds of the entries of x, one for all or one for each.
         high: upper bounds.
-        unique: whether `x` is the only minimiser.
+        unique: whether `x` is the only minimizer.
     """
 
     objective: Callable[..., Any]
