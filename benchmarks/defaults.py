@@ -96,11 +96,11 @@ SHARES = ("solved", "last", "complementary", "optimal")
 
 
 def programs(quick: bool) -> list[str]:
-    return list(tr.zoo.hs.every())[:: 50 if quick else 1]
+    return list(tr.zoo.hs.available())[:: 50 if quick else 1]
 
 
 def equations_alone(name: str) -> bool:
-    problem = tr.zoo.hs.every()[name]()[0]
+    problem = tr.zoo.hs.available()[name]()[0]
     return isinstance(problem.domain, tr.domains.Reals) and all(c.kind == "equals" for c in problem.constraints)
 
 
@@ -108,7 +108,7 @@ class Judge:
     """A program without noise, and what is asked of an answer to it at a level of noise."""
 
     def __init__(self, name: str):
-        problem, x0, solution = tr.zoo.hs.every()[name]()
+        problem, x0, solution = tr.zoo.hs.available()[name]()
         parameters = Parameters(x0)
         oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
 
@@ -158,7 +158,7 @@ class Scaled(tr.Sampler):
 
 def with_noise(name: str, both: bool) -> tuple[tr.Problem, Any]:
     """A program with noise of variance 1 in the gradient, or everywhere, from `Scaled` samplers."""
-    problem, x0, _ = tr.zoo.hs.every()[name](noise=1.0, constraint_noise=1.0 if both else 0.0)
+    problem, x0, _ = tr.zoo.hs.available()[name](noise=1.0, constraint_noise=1.0 if both else 0.0)
     scaled = {id(source): Scaled(source) for source in problem.sources if isinstance(source, tr.Sampler)}
     constraints = [replace(c, data=scaled.get(id(c.data))) for c in problem.constraints]
     return tr.Problem(problem.objective, constraints, domain=problem.domain, data=scaled[id(problem.data)]), x0
@@ -223,7 +223,7 @@ def learning_tasks(section: str, options: argparse.Namespace) -> Iterator[Task]:
     if not os.environ.get("TIGHTROPE_DATA"):
         print("learning: skipped, because TIGHTROPE_DATA does not name the folder of the data sets")
         return
-    names = ["compas_equal_rates"] if options.quick else list(tr.zoo.learning.every())[::-1]  # the slowest first
+    names = ["compas_equal_rates"] if options.quick else list(tr.zoo.learning.available())[::-1]  # the slowest first
     for name in names:
         for method in TUNED:
             yield Task(section, name, method, (0,), epochs=options.epochs)
@@ -233,7 +233,7 @@ def learning_tasks(section: str, options: argparse.Namespace) -> Iterator[Task]:
 
 def run_learning(task: Task) -> Row:
     """The answers of the default or of another method's grid; why there is none where it does not take the problem."""
-    problem, x0, solution = tr.zoo.learning.every()[task.problem]()
+    problem, x0, solution = tr.zoo.learning.available()[task.problem]()
     sources = [source for source in problem.sources if isinstance(source, tr.Dataset)]
     passed = max(-(-source.size // source.batch_size) for source in sources)  # the default's time from pass to pass
     rows = task.epochs * sum(source.size for source in sources)
@@ -305,15 +305,15 @@ def compare_learning(rows: list[Row]) -> None:
 # ---- infeasible and unbounded ------------------------------------------------------------------------------------------
 
 COLLECTIONS: dict[str, Callable[[], dict[str, Callable[..., Any]]]] = {
-    "infeasible": tr.zoo.infeasible.every,
+    "infeasible": tr.zoo.infeasible.available,
     "unbounded": tr.zoo.infeasible.unbounded,
-    "hs": tr.zoo.hs.every,
+    "hs": tr.zoo.hs.available,
 }
 
 
 def infeasible_tasks(section: str, options: argparse.Namespace) -> Iterator[Task]:
-    for collection, every in COLLECTIONS.items():
-        names = programs(options.quick) if collection == "hs" else list(every())[:: 6 if options.quick else 1]
+    for collection, available in COLLECTIONS.items():
+        names = programs(options.quick) if collection == "hs" else list(available())[:: 6 if options.quick else 1]
         for name in names:  # without noise every seed is the same
             seeds = 1 if collection == "hs" else options.seeds
             yield Task(section, f"{collection} {name}", DEFAULT, tuple(range(seeds)))

@@ -28,7 +28,7 @@ from .oracles.oracle import Oracle
 from .problems.checks import check_functions
 from .problems.data import Dataset
 from .problems.parameters import Parameters
-from .problems.problem import Problem, affine, at_most, between, equals, made_once
+from .problems.problem import Problem, affine, at_most, between, cached_on_problem, equals
 from .runs.checkpoint import Checkpoint
 from .runs.loop import Carry, advance, start
 from .runs.programs import constant_counts
@@ -151,7 +151,7 @@ def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS
         points = jnp.stack([x[:n], last.state.x[:n], last.average[:n], filled.output(last.state)[:n]])
         return filled, points, jax.lax.map(measure, points), last.ok
 
-    program = made_once(problem, ("run_once", method, native.parameters.key), lambda: jax.jit(whole))
+    program = cached_on_problem(problem, ("run_once", method, native.parameters.key), lambda: jax.jit(whole))
     given = as_arrays(method(), native.parameters.dtype)
     filled, points, (objective, violation), ok = jax.device_get(
         program(given, native.parameters.start, jax.random.key(0), np.int32(steps))

@@ -41,7 +41,7 @@ def in_units(objective=1.0, circle=1.0, line=1.0, x=1.0):
 
 
 @pytest.fixture(scope="module")
-def usual():
+def default_step_and_tolerance():
     with jax.enable_x64(True):
         return solved()
 
@@ -67,9 +67,9 @@ def test_units_do_not_matter(unit, factor, usual):
 INFEASIBLE = ["no_real_root", "sum_outside_box", "noisy_disc", "recall_in_ball"]
 
 
-@pytest.mark.parametrize("name", list(tr.zoo.infeasible.every()) if FULL else INFEASIBLE)
+@pytest.mark.parametrize("name", list(tr.zoo.infeasible.available()) if FULL else INFEASIBLE)
 def test_what_has_no_feasible_point_is_called_infeasible(name):
-    problem, x0, _ = tr.zoo.infeasible.every()[name]()
+    problem, x0, _ = tr.zoo.infeasible.available()[name]()
     result = tr.solve(problem, x0, steps=1000)
     assert result.status == "infeasible"
     assert result.certificate.verdict == "infeasible"
@@ -121,7 +121,7 @@ def test_what_cannot_hold_is_called_infeasible_though_the_objective_falls_for_ev
 def test_noise_that_hides_the_way_is_no_proof_that_there_is_none():
     """At x ≈ 100 the row's gradient is a hundredth of its noise: the run does not get there, but that is all it knows."""
     with jax.enable_x64(True):
-        problem, x0, _ = tr.zoo.hs.every()["hs64"](noise=1e-2, constraint_noise=1e-2)
+        problem, x0, _ = tr.zoo.hs.available()["hs64"](noise=1e-2, constraint_noise=1e-2)
         result = tr.solve(problem, jnp.asarray(x0, float), steps=500, seed=1)
     assert result.status == "budget"
 
@@ -139,7 +139,7 @@ def test_classical_programs_are_solved_from_noisy_gradients(name):
     """Feasible to 1e-4, relative to the start, and within 1% of the published optimum from gradients with noise of variance
     0.01, on five seeds.
     """
-    problem, x0, solution = tr.zoo.hs.every()[name](noise=1e-2)
+    problem, x0, solution = tr.zoo.hs.available()[name](noise=1e-2)
     for result in tr.sweep(problem, x0, tr.methods.AdaptivePenalty(), steps=1000, seeds=5).results:
         assert result.status == "budget"
         assert result.violation <= 1e-4 * max(1.0, result.history["violation"][0])
@@ -148,7 +148,7 @@ def test_classical_programs_are_solved_from_noisy_gradients(name):
 
 def test_penalties_that_a_bad_start_has_raised_fall_again():
     """Where the rows nearly depend on each other penalties grew to 1e5 times the multipliers, and steps to crawl."""
-    problem, x0, solution = tr.zoo.hs.every()["s335"]()
+    problem, x0, solution = tr.zoo.hs.available()["s335"]()
     result = tr.solve(problem, x0, steps=1000)
     assert result.success
     assert result.objective == pytest.approx(solution.objective, rel=1e-6)

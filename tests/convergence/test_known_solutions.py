@@ -102,7 +102,7 @@ SETTINGS = {"StochasticSQP": {"damping": STEPS**-0.5}}  # its theorem leaves noi
 
 
 def takes(problem_name, method_name):
-    return refusal(tr.zoo.every()[problem_name]()[0], tr.methods.by_name(method_name)) is None
+    return refusal(tr.zoo.available()[problem_name]()[0], tr.methods.by_name(method_name)) is None
 
 
 def in_scope(problem_name, method_name):
@@ -119,7 +119,7 @@ CASES = [
 
 @cache
 def solved(problem_name: str, method_name: str):
-    problem, x0, solution = tr.zoo.every()[problem_name]()
+    problem, x0, solution = tr.zoo.available()[problem_name]()
     method = tr.methods.by_name(method_name)(**SETTINGS.get(method_name, {}))
     found = tr.sweep(problem, x0, method, steps=STEPS, seeds=SEEDS, record=STEPS // 5).results
     return problem, x0, solution, found
@@ -139,7 +139,7 @@ class Neighborhood(NamedTuple):
 
 @cache
 def neighborhood(problem_name: str) -> Neighborhood:
-    problem, _, solution = tr.zoo.every()[problem_name]()
+    problem, _, solution = tr.zoo.available()[problem_name]()
     oracle, sample = exact(problem, solution.x)
     x = Parameters(solution.x).start
     signed = [(-1.0 if c.kind == "at_least" else 1.0) * solution.multipliers[c.name] for c in problem.constraints]
@@ -162,7 +162,7 @@ def exact(problem, x):
 
 def distance_scale(problem_name, convex):
     """C for the distance of x."""
-    problem, x0, solution = tr.zoo.every()[problem_name]()
+    problem, x0, solution = tr.zoo.available()[problem_name]()
     away = distance(x0, solution.x)
     if not convex:
         return max(1.0, away)
@@ -200,7 +200,7 @@ def size(multipliers):
 
 def test_every_method_has_a_rate_here():
     assert set(RATES) | {"StochasticFrankWolfe"} == set(
-        tr.methods.every()
+        tr.methods.available()
     )  # that one: below, with a penalty that is right
     assert all(takes(problem, method) for method, rate in RATES.items() for problem in rate.problems)
 

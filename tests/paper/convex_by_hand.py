@@ -124,8 +124,10 @@ def estimated(problem: tr.Problem, x0: np.ndarray, method: Method) -> Method:
     """The method with the constants that it estimates at x0; it may ask nothing of the set that the set cannot do."""
     oracle = oracle_for(problem, Parameters(jnp.asarray(x0)), SIZES, form=method.accepts.form)
 
-    def fill(key):
+    def estimate_constants(key):
         samples = {role: oracle.draw(key, rows) for role, rows in method.roles(oracle).items()}
-        return method.fill(oracle, jnp.asarray(x0), Draw(samples, jnp.float32(0.5), key, jnp.int32(0), jnp.int32(40)))
+        return method.estimate_constants(
+            oracle, jnp.asarray(x0), Draw(samples, jnp.float32(0.5), key, jnp.int32(0), jnp.int32(40))
+        )
 
-    return quick_jit(fill)(jax.random.key(0))
+    return quick_jit(estimate_constants)(jax.random.key(0))

@@ -80,7 +80,7 @@ def norm(a: np.ndarray) -> float:
     return float(np.sqrt(np.sum(np.real(a * a))))
 
 
-def or_one(a: Any) -> Any:
+def positive_or_one(a: Any) -> Any:
     return np.where(np.asarray(a) > 0, a, 1.0)
 
 
@@ -191,17 +191,17 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray) ->
     """`first` is the sample whose halves are `halves`."""
     v, h, J = look(p, x, first)
     size = np.array([norm(row) for row in J])
-    unit = J / or_one(size)[:, None]
-    guess = -np.linalg.inv(unit @ unit.T + 1e-3 * np.eye(len(h))) @ unit @ v / or_one(size)
+    unit = J / positive_or_one(size)[:, None]
+    guess = -np.linalg.inv(unit @ unit.T + 1e-3 * np.eye(len(h))) @ unit @ v / positive_or_one(size)
     tiny = 1e-30
     ahead = x + 1j * tiny * v
-    bend = norm((p.gradient(ahead, first) + guess @ p.jacobian(ahead, first)).imag / tiny) / or_one(norm(v))
-    restore = norm(outside(p, h) / or_one(size))
+    bend = norm((p.gradient(ahead, first) + guess @ p.jacobian(ahead, first)).imag / tiny) / positive_or_one(norm(v))
+    restore = norm(outside(p, h) / positive_or_one(size))
     length = restore if restore > 0 else max(1.0, norm(x))
-    delta = float(bend if bend > 0 else or_one(norm(v) / length))
+    delta = float(bend if bend > 0 else positive_or_one(norm(v) / length))
     found = [spread(a, b) for a, b in zip(*two_halves(p, x, halves), strict=True)]
     noise = tuple(Measured(s, s, 0.0) for s in found)
-    rho = np.maximum(2 * abs(guess), 0.1 * or_one(norm(v)) / or_one(size))
+    rho = np.maximum(2 * abs(guess), 0.1 * positive_or_one(norm(v)) / positive_or_one(size))
     return Now(x, v, h, J, noise, [], delta, delta, rho, y, size, 0.0, 0, None, 1.0, [])
 
 
@@ -218,7 +218,7 @@ def relax(rho: np.ndarray, y: np.ndarray, size: np.ndarray, v: np.ndarray, event
     """Where every |y_i| < ρ_i: down to 0.8 ρ, no further than ten times what the hardest row needs, or a tenth of ‖v‖."""
     if np.any(abs(y) >= rho):
         return rho
-    need = 10 * max([0.1 * norm(v), *(abs(y) * size)]) / or_one(size)
+    need = 10 * max([0.1 * norm(v), *(abs(y) * size)]) / positive_or_one(size)
     events += ["fallen" if ample else "kept" for ample in need < rho]
     return np.where(need < rho, np.maximum(0.8 * rho, need), rho)
 
@@ -234,9 +234,9 @@ def steer(
     v, h = now.v, now.h
     before, noise = outside(p, h), 100 * EPS * abs(h)
     rho, y, hopeless, used = now.rho.copy(), now.y, False, 0
-    change, most, way, units = 0.0 * h, 1.0, None, 1 / or_one(now.row_size)
+    change, most, way, units = 0.0 * h, 1.0, None, 1 / positive_or_one(now.row_size)
     if np.any(before > noise):
-        size = or_one(np.array([norm(row) for row in now.J]))
+        size = positive_or_one(np.array([norm(row) for row in now.J]))
         _, end, most, way = solve(0.0, EPS**-0.5 * curvature * np.max(before / size) / size)
         change, used = end - h, 1
         hopeless = bool(units @ outside(p, end) > 0.99 * units @ before)
@@ -244,7 +244,7 @@ def steer(
     while used < 6:
         y, end, square, _ = solve(1.0, rho)
         used += 1
-        as_far = np.sqrt(min(1.0, max(square, v @ v / curvature) / or_one(most)))
+        as_far = np.sqrt(min(1.0, max(square, v @ v / curvature) / positive_or_one(most)))
         events.append("as far" if as_far == 1 else "not as far")
         possible = units @ (before - outside(p, h + as_far * change))
         gained = units @ (before - outside(p, end))
@@ -298,13 +298,13 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         noise = []
         for i in range(3):
             s = forget(now.noise[i].s, spread(here[0][i], here[1][i]), k)
-            a = errors[i] / or_one(errors[i] + s) if s > 0 else 1.0
+            a = errors[i] / positive_or_one(errors[i] + s) if s > 0 else 1.0
             estimates[i] = estimates[i] + a * ((here[0][i] + here[1][i]) / 2 - estimates[i])
             noise.append(Measured(s, (1 - a) * errors[i], now.noise[i].q))
             events.append("corrected" if 0 < a < 1 else "not corrected")
         now = now._replace(v=estimates[0], h=estimates[1], J=estimates[2], noise=tuple(noise))
     s, e, q = now.noise[0]
-    least = now.caution * np.sqrt((p.period or (e + s) / or_one(e)) * q / w)
+    least = now.caution * np.sqrt((p.period or (e + s) / positive_or_one(e)) * q / w)
     events.append("noise limits" if least > now.sigma else "curvature limits")
     sigma = max(now.sigma, least)
     x, v, h, J, delta = now.x, now.v, now.h, now.J, now.delta
@@ -405,7 +405,7 @@ def step(p: Problem, now: Now, halves: list, everything: Any, k: int, share: flo
         events.append("good" if ratio > 0.75 else "poor" if ratio < 0.4 else "fair")
         following = sigma * (0.3 if ratio > 0.75 else 1.5 if ratio < 0.4 else 1.0)
     else:
-        needed = 2 * (foreseen - seen) / or_one(move @ move) if finite else np.inf
+        needed = 2 * (foreseen - seen) / positive_or_one(move @ move) if finite else np.inf
         following = min(max(needed, 2 * sigma), 10 * max(sigma, delta))
         between = 2 * sigma < needed < 10 * max(sigma, delta)
         events.append("refused" if between else "refused, far" if needed > 2 * sigma else "refused, near")
@@ -717,7 +717,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
         assert name not in COSTS or costs_but_looks(BY_HAND[name], path, expected) == COSTS[name]
         for state, now in zip(path.states, expected, strict=True):
             np.testing.assert_array_equal(path.method.multipliers(state), state.multipliers)
-            assert path.method.conclusion(state) == ("infeasible" if now.stuck > 0.5 else None)
+            assert path.method.termination(state) == ("infeasible" if now.stuck > 0.5 else None)
     assert SEEN[name] <= events, SEEN[name] - events
 
 

@@ -349,7 +349,7 @@ def agree(path: Path, expected: Transcribed, s: Constants, costs: dict[bool, tup
     np.testing.assert_allclose(output, np.stack(expected.picked), rtol=1e-9, atol=1e-12)
     raw = np.stack([np.asarray(path.oracle.rows.to_raw(path.method.multipliers(state))) for state in states])
     np.testing.assert_allclose(raw, np.stack(expected.y), rtol=1e-9, atol=1e-12)
-    assert [path.method.conclusion(state) for state in states] == expected.verdict
+    assert [path.method.termination(state) for state in states] == expected.verdict
     assert path.infos == [costs[k % s.T % s.tau == 0] for k in range(len(states))]
 
 

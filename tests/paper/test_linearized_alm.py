@@ -177,7 +177,7 @@ def compiled(form: str, method: LinearizedALM) -> str:
 
     def program(x, rows):
         draw = Draw({"objective": (rows,)}, jnp.float32(0.5), jax.random.key(0), jnp.int32(0), jnp.int32(9))
-        filled = method.fill(oracle, x, draw)
+        filled = method.estimate_constants(oracle, x, draw)
         state = filled.init(oracle, x, draw, jnp.int32(9))
         return filled, filled.step(oracle, state, draw._replace(k=jnp.int32(1)))[0]
 

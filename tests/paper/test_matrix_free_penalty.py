@@ -32,8 +32,8 @@ from test_adaptive_penalty import (
     next_pass,
     no_part_helps,
     norm,
-    or_one,
     outside,
+    positive_or_one,
     problem,
     raised,
     relax,
@@ -111,14 +111,14 @@ def start(p: Problem, x: np.ndarray, halves: list, first: Any, y: np.ndarray, ke
     guess = -np.linalg.solve(J @ J.T + 1e-3 * np.diag(row_square), J @ v)
     tiny = 1e-30
     ahead = x + 1j * tiny * v
-    bend = norm((p.gradient(ahead, first) + guess @ p.jacobian(ahead, first)).imag / tiny) / or_one(norm(v))
-    restore = norm(outside(p, h) / or_one(size))
+    bend = norm((p.gradient(ahead, first) + guess @ p.jacobian(ahead, first)).imag / tiny) / positive_or_one(norm(v))
+    restore = norm(outside(p, h) / positive_or_one(size))
     length = restore if restore > 0 else max(1.0, norm(x))
-    delta = float(bend if bend > 0 else or_one(norm(v) / length))
+    delta = float(bend if bend > 0 else positive_or_one(norm(v) / length))
     seen = look(p, x, halves)
     spreads = square(seen.odd_g + y @ seen.odd_J), square(seen.odd_h)
     noise = tuple(Measured(s, s, 0.0) for s in spreads)
-    rho = np.maximum(2 * abs(guess), 0.1 * or_one(norm(v)) / or_one(size))
+    rho = np.maximum(2 * abs(guess), 0.1 * positive_or_one(norm(v)) / positive_or_one(size))
     return Now(x, v + y @ J, h, noise, [], delta, delta, rho, y, row_square, 0.0, 0, None, 1.0, [])
 
 
@@ -134,7 +134,7 @@ def correct(p: Problem, now: Now, here: Seen, everything: Any, k: int, events: l
     found, odd, noise = [here.g + y @ here.J, here.h], [here.odd_g + y @ here.odd_J, here.odd_h], []
     for i in (0, 1):
         s = forget(now.noise[i].s, square(odd[i]), k)
-        a = errors[i] / or_one(errors[i] + s) if s > 0 else 1.0
+        a = errors[i] / positive_or_one(errors[i] + s) if s > 0 else 1.0
         estimates[i] = estimates[i] + a * (found[i] - estimates[i])
         noise.append(Measured(s, (1 - a) * errors[i], now.noise[i].q))
         events.append("corrected" if 0 < a < 1 else "taken over" if a == 1 else "kept")
@@ -149,7 +149,7 @@ def steer(
     `solve(weight, ρ)` gives for the gradient weight · v the multipliers, where the linearized rows end, dᵀMd and d;
     `truth(d)` where the rows themselves end.
     """
-    h, unit = now.h, 1 / or_one(np.sqrt(now.row_square))
+    h, unit = now.h, 1 / positive_or_one(np.sqrt(now.row_square))
     before, noise = outside(p, h), 100 * EPS * abs(h)
     rho, hopeless, used, change, most, way = now.rho.copy(), False, 0, 0.0 * h, 1.0, None
     if np.any(before > noise):
@@ -160,7 +160,7 @@ def steer(
     while True:
         y, end, long, _ = solve(1.0, rho)
         used += 1
-        as_far = np.sqrt(min(1.0, max(long, v @ v / curvature) / or_one(most)))
+        as_far = np.sqrt(min(1.0, max(long, v @ v / curvature) / positive_or_one(most)))
         possible = unit @ (before - outside(p, h + as_far * change))
         gained = unit @ (before - outside(p, end))
         if used == 2 and way is not None and not hopeless and gained < 0.01 * unit @ before:
@@ -190,7 +190,7 @@ def step(
     else:
         now = correct(p, now, here, everything, k, events)
     s, e, q = now.noise[0]
-    least = now.caution * np.sqrt((p.period or (e + s) / or_one(e)) * q / w)
+    least = now.caution * np.sqrt((p.period or (e + s) / positive_or_one(e)) * q / w)
     events.append("noise limits" if least > now.sigma else "curvature limits")
     sigma, delta, x, u, h, J = max(now.sigma, least), now.delta, now.x, now.u, now.h, here.J
     curvature, v, size = delta + sigma, u - now.y @ J, np.sqrt(now.row_square)
@@ -249,7 +249,7 @@ def step(
         events.append("good" if ratio > 0.75 else "poor" if ratio < 0.4 else "fair")
         following = sigma * (0.3 if ratio > 0.75 else 1.5 if ratio < 0.4 else 1.0)
     else:
-        needed = 2 * (foreseen - seen) / or_one(move @ move) if finite else np.inf
+        needed = 2 * (foreseen - seen) / positive_or_one(move @ move) if finite else np.inf
         following = min(max(needed, 2 * sigma), 10 * max(sigma, delta), 1e12 * delta)
     pairs, delta = learn_pair(now.pairs, delta, move, bend, accept and not hopeless)
 
@@ -398,7 +398,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
         assert costs_but_looks(BY_HAND[name], path, expected) == COSTS[name]
         for state, now in zip(path.states, expected, strict=True):
             np.testing.assert_array_equal(path.method.multipliers(state), state.multipliers)
-            assert path.method.conclusion(state) == ("infeasible" if now.stuck > 0.5 else None)
+            assert path.method.termination(state) == ("infeasible" if now.stuck > 0.5 else None)
     assert SEEN[name] <= events, SEEN[name] - events
 
 

@@ -378,13 +378,13 @@ def test_where_no_iterate_is_nearly_feasible_the_output_is_the_least_violated_on
     assert not expected.in_I.any()
     least = int(np.argmin(expected.values))
     np.testing.assert_allclose(np.asarray(path.method.output(path.states[-1])), expected.x[least], rtol=1e-9)
-    assert "least violation" in path.method.remark(path.states[-1])
+    assert "least violation" in path.method.note(path.states[-1])
     np.testing.assert_array_equal(np.asarray(path.method.multipliers(path.states[-1])), [0.0])
 
 
 def test_a_run_with_nearly_feasible_iterates_has_nothing_to_remark():
     path = drive(climb(), np.zeros(2), method_of("static"), sizes=[1], steps=12)
-    assert path.method.remark(path.states[-1]) is None
+    assert path.method.note(path.states[-1]) is None
 
 
 @pytest.mark.parametrize("rule", ["static", "switching"])

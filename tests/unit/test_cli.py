@@ -88,8 +88,8 @@ def test_methods_says_all_one_by_one(columns):
     output = call("methods", columns=columns).output
     assert max(map(len, output.splitlines())) <= columns
     assert not re.search(r"[ \t]$", output, re.MULTILINE)
-    labels = len(tr.methods.every()) * "paper takes guarantee a step"
-    said = "".join(map(said_of, tr.methods.every().values()))
+    labels = len(tr.methods.available()) * "paper takes guarantee a step"
+    said = "".join(map(said_of, tr.methods.available().values()))
     assert letters(output) == letters(said + labels + "".join(lists.METHODS) + "".join(lists.LEGEND))
 
 
@@ -98,15 +98,15 @@ def test_methods_says_all_in_a_table(columns):
     output = call("methods", columns=columns).output
     assert max(map(len, output.splitlines())) <= columns
     titles = len(lists.METHODS) * "method and its paper problems it takes guarantee cost of a step"
-    said = "".join(map(said_of, tr.methods.every().values()))
+    said = "".join(map(said_of, tr.methods.available().values()))
     assert letters(output) == letters(said + titles + "".join(lists.METHODS) + "".join(lists.LEGEND))
 
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_methods_of_the_papers_come_first_each_group_under_its_title(columns):
     output = call("methods", columns=columns).output
-    order = [line.split()[0] for line in output.splitlines() if line.strip().split(" ")[0] in tr.methods.every()]
-    assert order == list(tr.methods.every())
+    order = [line.split()[0] for line in output.splitlines() if line.strip().split(" ")[0] in tr.methods.available()]
+    assert order == list(tr.methods.available())
     first, _, second = output.partition("Compared with them")
     assert all(method.__name__ in first for method in registry.PAPERS)
     assert all(re.search(rf"^ *{method.__name__}\b", second, re.MULTILINE) for method in registry.COMPARED)
@@ -130,7 +130,7 @@ def test_problems_cuts_nothing_off():
     output = call("problems").output
     assert max(map(len, output.splitlines())) <= 80
     cells = ["problem", "what it is"]
-    for name, make in tr.zoo.every().items():
+    for name, make in tr.zoo.available().items():
         assert re.search(rf"^ *{name} ", output, re.MULTILINE)
         cells += [name, make.__doc__.splitlines()[0]]
     assert letters(output) == letters("".join(cells))
@@ -340,7 +340,7 @@ def test_bad_comparisons_are_told_in_a_line(arguments, hints, tmp_path):
 
 def test_reproduce_lists_every_experiment():
     output = call("reproduce", "--list").output
-    for name, experiment in base.every().items():
+    for name, experiment in base.available().items():
         assert re.search(rf"^ *{name} ", output, re.MULTILINE)
         assert letters(experiment.title) <= letters(output)
 

@@ -29,7 +29,7 @@ def test_a_sample_gone_through_in_pieces_gives_what_it_gives_at_once(monkeypatch
     def everything():
         value, pullback = oracle.vjp(x, sample)
         y = jnp.array([0.3, -2.0])
-        looked = oracle.look(x, sample)
+        looked = oracle.first_order(x, sample)
         return oracle.f(x, sample), oracle.grad(x, sample), value, pullback(y), oracle.jac(x, sample), *looked
 
     at_once = everything()
@@ -49,7 +49,7 @@ def test_a_span_is_the_rows_that_it_names(monkeypatch):
     x, named, span = oracle.parameters.start, (np.arange(20, 97),), (Span(20, 77),)
     for pieces in (2048, 10):
         monkeypatch.setattr(oracle_module, "PIECE", pieces)
-        for expected, found in zip(oracle.look(x, named), oracle.look(x, span), strict=True):
+        for expected, found in zip(oracle.first_order(x, named), oracle.first_order(x, span), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -57,7 +57,7 @@ def test_a_look_is_the_objective_its_gradient_the_rows_and_their_jacobian():
     oracle = make_oracle()
     x, sample = oracle.parameters.start, (np.arange(7, 60),)
     expected = *oracle.value_and_grad(x, sample), oracle.c(x, sample), oracle.jac(x, sample)
-    for one, other in zip(oracle.look(x, sample), expected, strict=True):
+    for one, other in zip(oracle.first_order(x, sample), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 

@@ -330,6 +330,6 @@ def test_a_problem_of_mere_feasibility_gets_finite_constants():
     problem = tr.Problem(lambda x: 0.0 * jnp.sum(x), tr.equals(lambda x: x @ x, 1.0))
     oracle = oracle_for(problem, Parameters(jnp.ones(2)), [1], form="slacks")
     draw = Draw({"objective": ()}, jnp.float64(0), jax.random.key(0), jnp.int32(0), jnp.int32(10))
-    filled = tr.methods.TruncatedMomentum().fill(oracle, jnp.ones(2), draw)
+    filled = tr.methods.TruncatedMomentum().estimate_constants(oracle, jnp.ones(2), draw)
     assert np.isfinite([float(filled.step_size), float(filled.penalty), float(filled.radius)]).all()
     assert filled.penalty > 0

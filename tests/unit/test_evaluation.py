@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightrope.certificates.evaluation import Evaluation, choose, merit, standing
+from tightrope.certificates.evaluation import Evaluation, choose, merit, rank_key
 
 
 def point(objective, violation, stationarity=0.1):
@@ -40,7 +40,7 @@ def test_a_point_that_is_not_finite_is_never_chosen_where_another_is():
 def test_no_objective_makes_up_for_a_gross_violation():
     """Multipliers near a solution say nothing of points far away: with them 1 + 2 · 0.1 · 3 is below 1.9."""
     assert choose([point(1.0, 3.0), point(1.9, 0.0)], np.array([0.1]), 1e-3, 1.0) == 1
-    assert standing(1.9, np.array([0.009]), np.array([0.1]), 1e-3) < standing(
+    assert rank_key(1.9, np.array([0.009]), np.array([0.1]), 1e-3) < rank_key(
         1.0, np.array([3.0]), np.array([0.1]), 1e-3
     )
     assert choose([point(5.0, 3.0), point(1.0, 4.0)], np.array([0.1]), 1e-3, 1.0) == 1

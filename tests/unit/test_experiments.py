@@ -219,7 +219,7 @@ def test_a_changed_file_is_another_run(tmp_path):
 
 
 def test_code_that_runs_is_in_the_fingerprint_and_code_that_judges_or_draws_is_not():
-    for name, experiment in base.every().items():
+    for name, experiment in base.available().items():
         for part in experiment.parts(False):
             functions = [getattr(function, "func", function) for function in (part.make, part.measure, part.metrics)]
             found = {each for function in functions if function for each in modules(function.__module__)}
@@ -344,5 +344,5 @@ def test_committed_checks_are_of_full_runs_and_say_how_they_were_measured():
 
 
 def test_experiments_are_named_after_their_folders():
-    for name in base.every():
+    for name in base.available():
         assert (base.folder_of(name) / "__init__.py").exists()

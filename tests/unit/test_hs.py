@@ -17,8 +17,8 @@ import tightrope as tr
 from tightrope import zoo
 from tightrope.domains import Box, Reals
 
-NAMES = tuple(zoo.hs.every())
-INFEASIBLE = tuple(zoo.infeasible.every())
+NAMES = tuple(zoo.hs.available())
+INFEASIBLE = tuple(zoo.infeasible.available())
 UNBOUNDED = tuple(zoo.infeasible.unbounded())
 
 
@@ -32,7 +32,7 @@ def double_precision() -> Iterator[None]:
 
 
 def test_there_are_programs_of_every_kind():
-    problems = {name: make()[0] for name, make in zoo.hs.every().items()}
+    problems = {name: make()[0] for name, make in zoo.hs.available().items()}
     kinds = {name: {c.kind for c in problem.constraints} for name, problem in problems.items()}
     assert {type(problem.domain) for problem in problems.values()} == {Reals, Box}
     assert set().union(*kinds.values()) == {"equals", "at_least", "between"}
@@ -43,7 +43,7 @@ def test_there_are_programs_of_every_kind():
 
 
 def test_problems_carry_their_names():
-    assert all(make()[0].objective.__name__ == name for name, make in zoo.hs.every().items())
+    assert all(make()[0].objective.__name__ == name for name, make in zoo.hs.available().items())
 
 
 class Point(NamedTuple):
@@ -98,7 +98,7 @@ def kkt_residual(problem: tr.Problem, x: np.ndarray, at: Point, near: float = 1e
 
 @pytest.mark.parametrize("name", NAMES)
 def test_stated_solution_is_feasible_stationary_and_has_the_stated_value(name):
-    problem, x0, solution = zoo.hs.every()[name]()
+    problem, x0, solution = zoo.hs.available()[name]()
     x, at = np.asarray(solution.x), look(problem, solution.x)
     assert (solution.feasible, solution.violation, solution.multipliers) == (True, 0.0, None)
     assert x.shape == x0.shape
@@ -129,7 +129,7 @@ AT_THE_START = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_start_is_where_it_was_published(name):
-    problem, x0, solution = zoo.hs.every()[name]()
+    problem, x0, solution = zoo.hs.available()[name]()
     assert float(problem.objective(x0)) == pytest.approx(AT_THE_START[name], rel=1e-5, abs=1e-12)
     assert not np.allclose(x0, solution.x, rtol=1e-3, atol=1e-3)
 
@@ -149,8 +149,8 @@ def check_noise(errors: np.ndarray, variance: float) -> None:
 
 
 def test_noise_has_mean_zero_and_the_stated_variance():
-    exact, x, _ = zoo.hs.every()["hs71"]()
-    problem, _, _ = zoo.hs.every()["hs71"](noise=NOISE, constraint_noise=CONSTRAINT_NOISE)
+    exact, x, _ = zoo.hs.available()["hs71"]()
+    problem, _, _ = zoo.hs.available()["hs71"](noise=NOISE, constraint_noise=CONSTRAINT_NOISE)
     assert [c.name for c in problem.constraints] == ["equalities", "inequalities"]
     source = problem.constraints[0].data
     assert problem.sources == (problem.data, source)
@@ -184,22 +184,22 @@ def test_noise_has_mean_zero_and_the_stated_variance():
 
 def test_without_noise_everything_is_deterministic():
     for arguments in ({}, {"noise": 0, "constraint_noise": 0.0}):
-        assert zoo.hs.every()["hs71"](**arguments)[0].sources == ()
-    assert len(zoo.hs.every()["hs71"](noise=1e-8)[0].sources) == 1
-    assert len(zoo.hs.every()["hs71"](constraint_noise=1e-8)[0].sources) == 1
-    assert zoo.hs.every()["hs1"](constraint_noise=1.0)[0].sources == (), "bounds have no noise"
+        assert zoo.hs.available()["hs71"](**arguments)[0].sources == ()
+    assert len(zoo.hs.available()["hs71"](noise=1e-8)[0].sources) == 1
+    assert len(zoo.hs.available()["hs71"](constraint_noise=1e-8)[0].sources) == 1
+    assert zoo.hs.available()["hs1"](constraint_noise=1.0)[0].sources == (), "bounds have no noise"
 
 
 @pytest.mark.parametrize("argument", ["noise", "constraint_noise"])
 @pytest.mark.parametrize(("value", "error"), [(-1e-3, ValueError), (math.nan, ValueError), ("much", TypeError)])
 def test_a_variance_that_is_none_is_refused(argument, value, error):
     with pytest.raises(error, match=f"hs71: {argument} must be"):
-        zoo.hs.every()["hs71"](**{argument: value})
+        zoo.hs.available()["hs71"](**{argument: value})
 
 
 def test_functions_keep_single_precision():
     with jax.enable_x64(False):
-        for make in zoo.hs.every().values():
+        for make in zoo.hs.available().values():
             problem, x0, solution = make(noise=1e-4, constraint_noise=1e-4)
             keys = [jax.random.key(0)] * len(problem.sources)
             batch = {
@@ -257,19 +257,21 @@ WHERE_LEAST = {
 def test_there_are_enough_problems_without_a_solution():
     assert len(INFEASIBLE) >= 10
     assert len(UNBOUNDED) >= 4
-    assert not set(zoo.every()) & {*INFEASIBLE, *UNBOUNDED}
+    assert not set(zoo.available()) & {*INFEASIBLE, *UNBOUNDED}
 
 
 @pytest.mark.parametrize("name", [*INFEASIBLE, *UNBOUNDED])
 def test_problems_without_a_solution_are_documented(name):
-    first, *rest = inspect.cleandoc((zoo.infeasible.every() | zoo.infeasible.unbounded())[name].__doc__).splitlines()
+    first, *rest = inspect.cleandoc(
+        (zoo.infeasible.available() | zoo.infeasible.unbounded())[name].__doc__
+    ).splitlines()
     assert first.endswith(".")
     assert "Minimize" in " ".join(rest)
 
 
 @pytest.mark.parametrize("name", INFEASIBLE)
 def test_no_point_has_less_than_the_stated_violation_and_one_has_it(name):
-    problem, x0, solution = zoo.infeasible.every()[name]()
+    problem, x0, solution = zoo.infeasible.available()[name]()
     assert (solution.feasible, solution.x, solution.objective, solution.multipliers) == (False, None, math.inf, None)
     assert solution.violation > 0.1
     best, violation = jnp.asarray(WHERE_LEAST[name], float), expectations(name, problem)
@@ -286,7 +288,7 @@ def test_no_point_has_less_than_the_stated_violation_and_one_has_it(name):
 
 @pytest.mark.parametrize("name", LAWS)
 def test_sampled_violations_have_the_stated_mean(name):
-    problem, x0, _ = zoo.infeasible.every()[name]()
+    problem, x0, _ = zoo.infeasible.available()[name]()
     (constraint,) = problem.constraints
     rows = constraint.data.draw(jax.random.key(0), 20_000)
     sampled = np.asarray(jax.vmap(lambda row: constraint.fn(x0, row[None]))(rows))

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 import tightrope as tr
 from tightrope.zoo import learning
 
-NAMES = tuple(learning.every())
+NAMES = tuple(learning.available())
 STATED = tuple(name for name in NAMES if "network" not in name)
 
 files = cache(generated.contents)
@@ -93,7 +93,7 @@ class Whole:
 
 @cache
 def whole(name):
-    problem, x0, solution = learning.every()[name]()
+    problem, x0, solution = learning.available()[name]()
     return problem, Whole(problem, x0), solution
 
 
@@ -141,7 +141,7 @@ def parts(data, count):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_are_means_over_rows_with_finite_values_at_the_start(name, small):
-    problem, x0, solution = learning.every()[name](batch_size=8)
+    problem, x0, solution = learning.available()[name](batch_size=8)
     assert problem.data.batch_size == 8
     assert solution.x is None
     assert math.isnan(solution.objective) == ("network" in name)
@@ -173,7 +173,7 @@ def anywhere(x0):
 
 @pytest.mark.parametrize("name", ["bank_recall_and_alarms", "bank_network_recall"])
 def test_recall_and_alarms_are_mean_probabilities_over_one_class(name, small):
-    problem, x0, _ = learning.every()[name]()
+    problem, x0, _ = learning.available()[name]()
     train, x = tr.datasets.load("bank-additional").train, anywhere(x0)
     rates = sigmoid(scores(x, train["x"]))
     recall, alarms = (c.fn(x, c.data.arrays) for c in problem.constraints)
@@ -183,7 +183,7 @@ def test_recall_and_alarms_are_mean_probabilities_over_one_class(name, small):
 
 @pytest.mark.parametrize("name", ["compas_equal_rates", "compas_network_equal_rates"])
 def test_rates_are_mean_probabilities_of_two_groups_and_their_target_is_the_share_of_positives(name, small):
-    problem, x0, _ = learning.every()[name]()
+    problem, x0, _ = learning.available()[name]()
     train, x = tr.datasets.load("compas").train, anywhere(x0)
     probabilities, (constraint,) = sigmoid(scores(x, train["x"])), problem.constraints
     means = [probabilities[train["group"] == member].mean() for member in (1, 0)]
@@ -201,7 +201,7 @@ def test_the_gap_is_the_difference_between_men_and_women(small):
 
 @pytest.mark.parametrize("name", ["a9a_parity", "compas_parity_in_ball"])
 def test_parity_is_the_covariance_of_group_and_score(name, small):
-    problem, x0, _ = learning.every()[name]()
+    problem, x0, _ = learning.available()[name]()
     train, x = tr.datasets.load(name.partition("_")[0]).train, anywhere(x0)
     expected = np.cov(train["group"], scores(x, train["x"]), ddof=0)[0, 1]
     (constraint,) = problem.constraints

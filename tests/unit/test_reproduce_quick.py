@@ -10,7 +10,7 @@ from functools import cache
 import generated_files as generated
 import pytest
 
-from tightrope.experiments.base import every
+from tightrope.experiments.base import available
 from tightrope.experiments.running import run_experiment
 
 SECONDS = 30
@@ -31,13 +31,13 @@ def ran(tmp_path_factory):
         @cache
         def run(name):
             wall, busy = time.perf_counter(), time.process_time()
-            outcome = run_experiment(every()[name], folder / "out", quick=True)
+            outcome = run_experiment(available()[name], folder / "out", quick=True)
             return outcome, min(time.perf_counter() - wall, time.process_time() - busy)  # others may have the cores
 
         yield run
 
 
-@pytest.mark.parametrize("name", sorted(every()))
+@pytest.mark.parametrize("name", sorted(available()))
 def test_the_quick_version_takes_seconds_and_writes_its_files(name, ran):
     outcome, seconds = ran(name)
     assert seconds <= SECONDS
@@ -52,7 +52,7 @@ def test_the_quick_version_takes_seconds_and_writes_its_files(name, ran):
         assert any(column.name in frame for column in outcome.experiment.columns)
 
 
-@pytest.mark.parametrize("name", sorted(set(every()) - {"rates"}))
+@pytest.mark.parametrize("name", sorted(set(available()) - {"rates"}))
 def test_the_quick_version_compares_curves(name, ran):
     for frame in ran(name)[0].frames.values():
         assert frame["entry"].nunique() >= 2

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import tightrope as tr
-from tightrope.experiments.base import every
+from tightrope.experiments.base import available
 from tightrope.experiments.demographic_parity import claims as parity_claims
 from tightrope.experiments.demographic_parity import config as parity_config
 from tightrope.experiments.demographic_parity import problem as parity
@@ -211,7 +211,7 @@ def test_parts_are_listed_without_reading_data(name, monkeypatch):
 
     for module in (problem, parity):
         monkeypatch.setattr(module, "split_data", read)
-    assert len(every()[name].parts(False)) == 6
+    assert len(available()[name].parts(False)) == 6
 
 
 def test_every_method_is_tried_with_as_many_settings_and_recorded_where_inner_loops_end():

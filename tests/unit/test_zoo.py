@@ -27,7 +27,7 @@ import tightrope as tr
 from tightrope import zoo
 from tightrope.domains import Box, L1Ball, L2Ball, NonNegative, Product, Reals, Simplex
 
-NAMES = tuple(zoo.every())
+NAMES = tuple(zoo.available())
 INFEASIBLE = ("circle_and_wall",)
 FEASIBLE = tuple(name for name in NAMES if name not in INFEASIBLE)
 WITHOUT_MULTIPLIERS = ("flat_power",)
@@ -120,7 +120,7 @@ class Exact(NamedTuple):
 @functools.cache
 def exact(name: str) -> Exact:
     """The problem of this name in float64; call it under `enable_x64`."""
-    problem, x0, solution = zoo.every()[name]()
+    problem, x0, solution = zoo.available()[name]()
     start, unravel = ravel_pytree(x0)
     laws = iter(LAWS.get(name, []))
     rows = {id(s): s.arrays if isinstance(s, tr.Dataset) else next(laws, None) for s in problem.sources}
@@ -152,20 +152,20 @@ def double_precision() -> Iterator[None]:
 def test_names_and_count():
     assert len(NAMES) >= 16
     assert {*NAMES, "every", "Solution"} == set(zoo.__all__)
-    assert all(getattr(zoo, name) is make for name, make in zoo.every().items())
-    assert tuple(zoo.every()) == NAMES
+    assert all(getattr(zoo, name) is make for name, make in zoo.available().items())
+    assert tuple(zoo.available()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_problem_is_documented(name):
-    first, *rest = inspect.cleandoc(zoo.every()[name].__doc__ or "").splitlines()
+    first, *rest = inspect.cleandoc(zoo.available()[name].__doc__ or "").splitlines()
     assert first.endswith(".")
     assert len(first) <= 90
     assert "inimise" in " ".join(rest), "the docstring must state what is minimized"
 
 
 def test_the_kinds_of_problem_that_methods_must_face_are_there():
-    problems = [zoo.every()[name]()[0] for name in NAMES]
+    problems = [zoo.available()[name]()[0] for name in NAMES]
     constraints = [c for problem in problems for c in problem.constraints]
     assert {c.kind for c in constraints} == {"equals", "at_most", "at_least", "between"}
     assert any(c.matrix is not None for c in constraints)
@@ -179,7 +179,7 @@ def test_the_kinds_of_problem_that_methods_must_face_are_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_keep_the_precision_of_the_session(name, double):
     with jax.enable_x64(double):
-        problem, x0, solution = zoo.every()[name]()
+        problem, x0, solution = zoo.available()[name]()
         problem.domain.check(x0)
         terms = [(problem.objective, problem.data), *((c.fn, c.data) for c in problem.constraints)]
 
@@ -199,7 +199,7 @@ def test_functions_keep_the_precision_of_the_session(name, double):
 
 @pytest.mark.parametrize("name", FEASIBLE)
 def test_solution_looks_like_the_start_and_is_not_the_start(name):
-    _, x0, solution = zoo.every()[name]()
+    _, x0, solution = zoo.available()[name]()
     assert jax.tree.structure(x0) == jax.tree.structure(solution.x)
     assert [leaf.shape for leaf in jax.tree.leaves(x0)] == [leaf.shape for leaf in jax.tree.leaves(solution.x)]
     assert np.linalg.norm(ravel_pytree(x0)[0] - ravel_pytree(solution.x)[0]) > 0.1

@@ -81,7 +81,7 @@ def evaluate(oracle: Oracle, x: Float[Array, " n"], sample: Sample, products: In
         rows, jacobian = linearize(lambda y: oracle.c(y, sample), x)
         multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, products)
     else:
-        objective, gradient, rows, jacobian = oracle.look(x, sample)
+        objective, gradient, rows, jacobian = oracle.first_order(x, sample)
         multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
     return Evaluation(
         objective,
@@ -141,7 +141,7 @@ GROSS = 100.0
 """A violation of so many times the tolerance is worse than any objective."""
 
 
-def standing(
+def rank_key(
     objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"], tolerance: float
 ) -> tuple[bool, float]:
     """What points are compared by: whether one is grossly infeasible, or not finite, then its merit.
@@ -158,7 +158,7 @@ def choose(
     """The candidate with the best standing; among those as good to a thousandth of the progress, the most feasible (to the
     tolerance) and then the most stationary.
     """
-    standings = [standing(e.objective, e.violations, weights, tolerance) for e in evaluations]
+    standings = [rank_key(e.objective, e.violations, weights, tolerance) for e in evaluations]
     gross, best = min(standings)
     limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
     as_good = [i for i, (one, value) in enumerate(standings) if one == gross and value <= limit] or [0]

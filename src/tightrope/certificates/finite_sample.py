@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..oracles.oracle import Oracle, Term
-from ..problems.problem import Problem, made_once
+from ..problems.problem import Problem, cached_on_problem
 from .intervals import bounded_mean, place_bet
 from .measurement import BATCH_ROWS, PILOT, Plan
 
@@ -35,7 +35,9 @@ def bounded_entries(
     ranges = {c.name: c.sample_range for c in problem.constraints if c.sample_range is not None}
     low, high = _range_of(terms, ranges, float(jnp.finfo(x.dtype).eps))
     names = [term.name for term in terms for _ in range(term.size)]
-    program = made_once(problem, ("rows", oracle.parameters.key, plan.exact), lambda: _row_program(oracle, terms))
+    program = cached_on_problem(
+        problem, ("rows", oracle.parameters.key, plan.exact), lambda: _row_program(oracle, terms)
+    )
     leaves = oracle.leaves()
 
     def values(batch: int) -> Float[np.ndarray, "rows entries"]:

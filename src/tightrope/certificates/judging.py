@@ -24,7 +24,7 @@ from ..oracles.oracle import Oracle
 from ..problems.checks import check_functions, number
 from ..problems.data import Dataset, Source, positive_int
 from ..problems.parameters import Parameters
-from ..problems.problem import Problem, made_once
+from ..problems.problem import Problem, cached_on_problem
 from .certificate import Certificate, Estimate, Kind, Verdict
 from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, largest
 from .finite_sample import bounded_entries
@@ -189,7 +189,9 @@ def _found_by_sampling(
     problem: Problem, oracle: Oracle, x: Float[Array, " n"], plan: Plan, fresh: Array, risk: float, strict: bool
 ) -> Found:
     """All numbers, some of them from samples."""
-    program = made_once(problem, ("certify", oracle.parameters.key, plan.exact), lambda: measuring(oracle, plan.exact))
+    program = cached_on_problem(
+        problem, ("certify", oracle.parameters.key, plan.exact), lambda: measuring(oracle, plan.exact)
+    )
     m = Measured(*jax.device_get(program(oracle.leaves(), x, fresh, np.int32(plan.batches))))
     width, eps = student_width(risk, plan.batches), float(jnp.finfo(x.dtype).eps)
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ..oracles.oracle import Oracle, Sample
-from ..problems.problem import Problem, made_once
+from ..problems.problem import Problem, cached_on_problem
 from .evaluation import Evaluation, evaluate
 
 
@@ -82,4 +82,4 @@ class Programs:
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:
     """The problem's programs for this structure of x."""
-    return made_once(problem, ("original", original.parameters.key), lambda: Programs(original))
+    return cached_on_problem(problem, ("original", original.parameters.key), lambda: Programs(original))

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float
 from ..domains import Reals
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, Span
-from ..problems.problem import Problem, made_once
+from ..problems.problem import Problem, cached_on_problem
 from .intervals import student_width
 
 WHOLE = 2**16
@@ -48,7 +48,7 @@ ROUNDS, ATTEMPTS, LARGEST = 100, 5, 1e6
 """Rounds of cuts, times that moduli are corrected, and the penalty in units of the objective's slope, at most."""
 NUMBERS = 5e7
 """How many numbers the points that were looked at may take; fewer rounds are made where they would take more."""
-TURNS = 20
+MAX_ROUNDS = 20
 """Times that weights of cuts and normals of X are improved in turn, at most."""
 ENOUGH = 1e-3
 """The error at which a solution will do, relative to ‖x̂ − x‖ and a tenth of D."""
@@ -100,7 +100,7 @@ LookAt = Callable[[np.ndarray], Look | None]
 
 def near_stationarity(problem: Problem, oracle: Oracle, x: Float[Array, " n"], key: Array) -> Near | None:
     """‖x̂ − x‖ at the flat point x of an oracle in native form, whose set can project; None where x has no finite values."""
-    look_at, project = made_once(problem, ("near", oracle.parameters.key), lambda: _programs(oracle))
+    look_at, project = cached_on_problem(problem, ("near", oracle.parameters.key), lambda: _programs(oracle))
     leaves, center, eps = oracle.leaves(), np.asarray(x, float), float(jnp.finfo(x.dtype).eps)
 
     def looker(sample: Sample) -> LookAt:
@@ -128,7 +128,7 @@ def near_stationarity(problem: Problem, oracle: Oracle, x: Float[Array, " n"], k
         proximal = Proximal(into, scales, bent)
         solved = [proximal.solve(look, here) for look in looks]
         near = Near(np.stack([s.step for s in solved]), float(np.mean([s.error for s in solved])), proximal.weight)
-        bent = Bent(*(np.max(found, axis=0) for found in zip(bent, *(s.bent for s in solved), strict=True)))
+        bent = WeakConvexity(*(np.max(found, axis=0) for found in zip(bent, *(s.bent for s in solved), strict=True)))
         if proximal.allows(bent):
             return near
     return near._replace(error=np.inf)
@@ -139,7 +139,7 @@ def _programs(oracle: Oracle) -> tuple[Any, Any]:
     structure = jax.tree.structure(oracle)
 
     def look(leaves: list[Array], y: Float[Array, " n"], sample: Sample) -> Any:
-        return jax.tree.unflatten(structure, leaves).look(y, sample)
+        return jax.tree.unflatten(structure, leaves).first_order(y, sample)
 
     return jax.jit(look), jax.jit(lambda leaves, y: jax.tree.unflatten(structure, leaves).project(y))
 
@@ -172,7 +172,7 @@ def _finite(look: LookAt, step: np.ndarray) -> Look:
     return found
 
 
-class Bent(NamedTuple):
+class WeakConvexity(NamedTuple):
     """How far functions are from convex: moduli of weak convexity of the objective and of each row."""
 
     objective: Any
@@ -209,7 +209,7 @@ class Scales(NamedTuple):
         size = abs(probes[0].value) + slope * length
         return cls(length, slope, row_slopes, eps * size, eps * row_sizes, equality, eps)
 
-    def bent(self, looks: list[Look]) -> Bent:
+    def bent(self, looks: list[Look]) -> WeakConvexity:
         """The largest 2 (linearization at y − value at z) / ‖y − z‖² over pairs of points, beyond rounding."""
         steps = np.stack([look.step for look in looks])
         values = np.stack([np.append(look.value, look.rows) for look in looks])
@@ -220,7 +220,7 @@ class Scales(NamedTuple):
             far = square > (1e-3 * self.length) ** 2
             above = own + way[far] @ np.vstack([look.gradient, look.jacobian]).T - values[far] - rounding
             worst = np.max([worst, *(2.0 * above / square[far, None])], axis=0)
-        return Bent(worst[0], np.where(self.equality, 0.0, worst[1:]))
+        return WeakConvexity(worst[0], np.where(self.equality, 0.0, worst[1:]))
 
 
 class Solved(NamedTuple):
@@ -228,7 +228,7 @@ class Solved(NamedTuple):
 
     step: np.ndarray
     error: float
-    bent: Bent
+    bent: WeakConvexity
 
 
 class Cut(NamedTuple):
@@ -242,14 +242,14 @@ class Cut(NamedTuple):
 class Proximal:
     """Problem (4), on any sample."""
 
-    def __init__(self, into: Callable[[np.ndarray], np.ndarray], scales: Scales, bent: Bent):
+    def __init__(self, into: Callable[[np.ndarray], np.ndarray], scales: Scales, bent: WeakConvexity):
         self.into, self.scales = into, scales
         least = scales.slope / scales.length
         self.weight = float(2.0 * bent.objective + least)
-        self.allowed = Bent(float(1.5 * bent.objective + 0.1 * least), 2.0 * bent.rows)
+        self.allowed = WeakConvexity(float(1.5 * bent.objective + 0.1 * least), 2.0 * bent.rows)
         self.strong = self.weight - self.allowed.objective
 
-    def allows(self, bent: Bent) -> bool:
+    def allows(self, bent: WeakConvexity) -> bool:
         """Whether functions that bend so are convex with their proximal terms; rows to a hundredth of their slopes."""
         beyond = (bent.rows - self.allowed.rows) * self.scales.length <= 0.01 * self.scales.row_slopes
         return bool(bent.objective <= self.allowed.objective and beyond.all())
@@ -338,7 +338,7 @@ class Proximal:
             return weights, step, self.strong * (free - step)
 
         before, (weights, step, normal) = normal, improve(normal)
-        for _ in range(TURNS):
+        for _ in range(MAX_ROUNDS):
             if np.linalg.norm(normal - before) <= 1e-6 * np.linalg.norm(normal):
                 break
             before, (weights, step, normal) = normal, improve(normal)

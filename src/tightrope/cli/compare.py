@@ -15,9 +15,9 @@ from ..methods.selection import check_accepts
 from ..problems.checks import check_functions
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
-from .asked import Target, by_name, case
+from .options import Target, by_name, case
 from .reproduce import check_installed, run
-from .terminal import fail, hint, show, table, told
+from .terminal import fail, hint, one_line_errors, show, table
 
 if TYPE_CHECKING:
     from ..experiments.base import Entry
@@ -97,7 +97,7 @@ def _entries(classes: list[type[Method]], grid: list[str]) -> Iterator[Entry]:
     for cls in classes:
         named = {name: values for owner, name, values in asked if owner in ("", cls.__name__) and name in _numbers(cls)}
         settings = [dict(zip(named, values, strict=True)) for values in itertools.product(*named.values())]
-        with told(f"--grid for {cls.__name__}"):
+        with one_line_errors(f"--grid for {cls.__name__}"):
             methods = tuple(cls(**values) for values in settings)
         note = f"--grid of {', '.join(named)}" if named else "nothing of it was in --grid" if grid else "its own"
         yield Entry(cls.__name__, methods, note)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from . import demo_problem as demonstration
-from .asked import Seed, Steps
+from .options import Seed, Steps
 from .terminal import fail, show, table
 
 

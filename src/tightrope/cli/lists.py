@@ -56,7 +56,7 @@ def show_problems() -> None:
     """
     found = table("problem", "what it is")
     found.columns[0].no_wrap = True
-    for name, make in zoo.every().items():
+    for name, make in zoo.available().items():
         found.add_row(name, (make.__doc__ or "").strip().partition("\n")[0])
     show(found)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from .terminal import fail, hint, show, table, told
+from .terminal import fail, hint, one_line_errors, show, table
 
 if TYPE_CHECKING:
     from ..experiments.base import Experiment
@@ -46,9 +46,9 @@ def reproduce(
     check_installed()
     from ..experiments import base, report
 
-    experiments = base.every()
+    experiments = base.available()
     if summary is not None:
-        with told(f"writing {summary}"):
+        with one_line_errors(f"writing {summary}"):
             summary.write_text(report.summary(base.committed()), encoding="utf-8")
         return
     if listed:

@@ -14,8 +14,8 @@ from rich.table import Table
 from ..runs.result import Result
 from ..runs.solving import solve as solve_problem
 from ..zoo import Solution
-from .asked import Seed, Steps, Target, by_name, case
-from .terminal import fail, show, table, told
+from .options import Seed, Steps, Target, by_name, case
+from .terminal import fail, one_line_errors, show, table
 
 
 def solve(
@@ -47,11 +47,11 @@ def solve(
         fail(str(error))
     typer.echo(result)
     if out is not None:
-        with told(f"saving to {out}"):
+        with one_line_errors(f"saving to {out}"):
             result.save(out)
         typer.echo(f"  saved: read it with tightrope.load({str(out)!r})")
     if solution is not None:
-        with told("comparing with the solution"):
+        with one_line_errors("comparing with the solution"):
             show(against(result, solution))
 
 

@@ -34,7 +34,7 @@ def fail(message: str) -> NoReturn:
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def one_line_errors(what: str) -> Iterator[None]:
     """Whatever is raised inside becomes one line; `what` comes from the user and may raise anything."""
     try:
         yield

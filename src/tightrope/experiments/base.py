@@ -206,11 +206,11 @@ class Experiment:
     log_samples: bool = False
 
 
-def every() -> dict[str, Experiment]:
+def available() -> dict[str, Experiment]:
     """All experiments, by name: every folder beside this file that has one.
 
     Example:
-        >>> every()["rates"].paper
+        >>> available()["rates"].paper
         'papers 1, 2 and 5'
     """
     package = __name__.rpartition(".")[0]
@@ -237,7 +237,7 @@ def committed() -> dict[str, tuple[Experiment, dict[str, Any]]]:
         >>> sorted(report)
         ['checks', 'experiment', 'quick', 'seconds', 'versions']
     """
-    files = {name: (experiment, folder_of(name) / "checks.json") for name, experiment in every().items()}
+    files = {name: (experiment, folder_of(name) / "checks.json") for name, experiment in available().items()}
     return {
         name: (experiment, json.loads(file.read_text(encoding="utf-8")))
         for name, (experiment, file) in files.items()

@@ -145,8 +145,8 @@ def summary(reports: Mapping[str, tuple[Experiment, Mapping[str, Any]]]) -> str:
         f"{sum(held for _, held in counts)} of {sum(claims for claims, _ in counts)} claims hold. Written by `make reproduce` "
         "from the `checks.json` of each experiment's folder in `src/tightrope/experiments/`, which also say how each number "
         "was measured; not edited by hand. `tightrope reproduce NAME` runs one of them and writes a report with its curves.",
-        "```python\nfrom tightrope.experiments.base import every\n\n"
-        'for name, experiment in every().items():\n    print(f"{name}: {experiment.title} ({experiment.paper})")\n```',
+        "```python\nfrom tightrope.experiments.base import available\n\n"
+        'for name, experiment in available().items():\n    print(f"{name}: {experiment.title} ({experiment.paper})")\n```',
     ]
     for (name, (experiment, report)), (claims, held) in zip(reports.items(), counts, strict=True):
         versions = ", ".join(f"{what} {version}" for what, version in report["versions"].items())

@@ -15,7 +15,7 @@ from .linearized_alm import LinearizedALM
 from .linearized_penalty import LinearizedPenalty
 from .momentum_alm import MomentumALM
 from .proximal_point import ProximalPoint
-from .registry import by_name, every
+from .registry import available, by_name
 from .smoothed_lagrangian import SmoothedLagrangian
 from .stochastic_frank_wolfe import StochasticFrankWolfe
 from .stochastic_sqp import StochasticSQP
@@ -48,6 +48,6 @@ __all__ = [
     "SwitchingSubgradient",
     "TruncatedMomentum",
     "TwoPhaseMomentum",
+    "available",
     "by_name",
-    "every",
 ]

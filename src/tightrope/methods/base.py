@@ -107,14 +107,14 @@ class Method(eqx.Module):
         """The independent samples a step needs: {name: batch size}; None: each source's own. At least one."""
         raise NotImplementedError
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         """This method with each hyper-parameter that is None estimated from samples at the start.
 
         What is estimated and not used is not computed: the compiler drops it.
         """
         return self
 
-    def filled(self, **guesses: Any) -> Self:
+    def with_defaults(self, **guesses: Any) -> Self:
         """This method with these values for those of the hyper-parameters that are None; what was given stays."""
         return replace(self, **{name: guess for name, guess in guesses.items() if getattr(self, name) is None})
 
@@ -134,11 +134,11 @@ class Method(eqx.Module):
         """The method's own multipliers of the rows at `output`; None: it has none."""
         return None
 
-    def remark(self, state: Any) -> str | None:
+    def note(self, state: Any) -> str | None:
         """What the person who reads the result should know about this run; None: nothing."""
         return None
 
-    def conclusion(self, state: Any) -> Literal["converged", "infeasible"] | None:
+    def termination(self, state: Any) -> Literal["converged", "infeasible"] | None:
         """What the method's own termination test says of the run so far; None: nothing, or it has no such test.
 
         The run goes on all the same until its steps are taken or `stop` is met; this is then its status.

@@ -95,7 +95,7 @@ class ConservativeFrankWolfe(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"joint": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample, steps = draw.samples["joint"], draw.steps.astype(x.dtype)
         gradient = oracle.grad(x, sample)
         best = oracle.lmo(gradient)
@@ -121,10 +121,10 @@ class ConservativeFrankWolfe(Method):
         multiplier = jnp.minimum(multiplier, slope * jnp.where(width > 0, width, 1.0) / margin)
 
         reaching = jnp.minimum(multiplier / height, 0.1 * steps**0.75)
-        method = self.filled(regularization=0.1 * jacobian**2, step_size=jnp.maximum(reaching, 1.0))
+        method = self.with_defaults(regularization=0.1 * jacobian**2, step_size=jnp.maximum(reaching, 1.0))
         step_size, regularization = method.step_size, method.regularization
         enough = 2.0 * multiplier * (1.0 / step_size + step_size * regularization / jnp.sqrt(steps))
-        return method.filled(tightening=jnp.minimum(enough, 0.5 * margin / self._tightening_decay(steps)))
+        return method.with_defaults(tightening=jnp.minimum(enough, 0.5 * margin / self._tightening_decay(steps)))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         multipliers = oracle.multipliers

@@ -91,7 +91,7 @@ class ConservativeSaddle(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"joint": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["joint"]
         s = scales(oracle, x, sample, draw.key)
         fixed = self.horizon == "fixed"
@@ -111,18 +111,18 @@ class ConservativeSaddle(Method):
         by_slater = s.gradient * s.length / jnp.where(margin > 0, margin, 1.0)
         multiplier = jnp.where(margin > 0, jnp.minimum(largest, by_slater), largest)
 
-        method = self.filled(regularization=0.1 * jacobian**2)
+        method = self.with_defaults(regularization=0.1 * jacobian**2)
         moments = (s.gradient + s.gradient_noise + multiplier * jacobian) ** 2 + (
             s.constraint + s.constraint_noise
         ) ** 2
         curvature = s.smoothness + multiplier * s.jacobian_smoothness
         balanced = jnp.sqrt((s.length**2 + multiplier**2) / moments)
         stable = root / jnp.maximum(2.0 * jnp.sqrt(method.regularization), curvature)
-        method = method.filled(step_size=jnp.minimum(balanced, stable))
+        method = method.with_defaults(step_size=jnp.minimum(balanced, stable))
         kept = 1.0 / (method.step_size * (1.0 if fixed else 5.0)) + method.step_size * method.regularization
         enough = 2.0 * multiplier * kept
         room = 0.5 * margin * (root if fixed else 20.0)
-        return method.filled(tightening=jnp.where(margin > 0, jnp.minimum(enough, room), enough))
+        return method.with_defaults(tightening=jnp.where(margin > 0, jnp.minimum(enough, room), enough))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         multipliers = oracle.multipliers

@@ -81,14 +81,14 @@ class ConstraintExtrapolation(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"objective": None, "value": None, "jacobian": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         rows = jnp.maximum(s.constraint_gradient + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
         rows = jnp.where(rows > 0, rows, 1.0)  # no constraints: there is no dual step
         sampling = jnp.hypot(s.constraint_noise, s.length * s.jacobian_noise)
         noise = sampling * draw.steps.astype(x.dtype) ** 1.5 * rows / s.gradient
-        method = self.filled(step_size=4.0 / s.smoothness)
-        return method.filled(dual_step_size=1.0 / jnp.maximum(16.0 * method.step_size * rows**2, noise))
+        method = self.with_defaults(step_size=4.0 / s.smoothness)
+        return method.with_defaults(dual_step_size=1.0 / jnp.maximum(16.0 * method.step_size * rows**2, noise))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         start = oracle.multipliers

@@ -33,7 +33,15 @@ from ..oracles.oracle import Oracle
 from ..problems.data import positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
-from .switching_subgradient import cost, decide, deciding_sample, subgradient, switching_roles, usual, weighted_rows
+from .switching_subgradient import (
+    cost,
+    decide,
+    deciding_sample,
+    default_step_and_tolerance,
+    subgradient,
+    switching_roles,
+    weighted_rows,
+)
 
 
 class State(NamedTuple):
@@ -83,9 +91,9 @@ class CooperativeApproximation(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return switching_roles(oracle, self.values, self.value_batch)
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        step_size, tolerance = usual(scales(oracle, x, draw.samples["subgradient"], draw.key), 1.0)
-        return self.filled(step_size=step_size, tolerance=tolerance)
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        step_size, tolerance = default_step_and_tolerance(scales(oracle, x, draw.samples["subgradient"], draw.key), 1.0)
+        return self.with_defaults(step_size=step_size, tolerance=tolerance)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         return State(x, x, jnp.zeros((), x.dtype), jnp.zeros_like(oracle.multipliers))
@@ -113,7 +121,7 @@ class CooperativeApproximation(Method):
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return weighted_rows(state.row_weights, state.weight)
 
-    def remark(self, state: State) -> str | None:
+    def note(self, state: State) -> str | None:
         if state.weight > 0:
             return None
         return "no iterate of the second half was nearly feasible: the output is the last one"

@@ -73,12 +73,14 @@ class DriftPlusPenalty(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"joint": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["joint"], draw.key)
         jacobian = jnp.maximum(s.constraint_gradient, 0.1 * s.length * s.jacobian_smoothness)
         expected = (s.constraint + s.constraint_noise) * jacobian / s.gradient
-        method = self.filled(objective_weight=jnp.where(expected > 0, expected, 1.0))
-        return method.filled(proximal=method.objective_weight * (s.gradient + s.gradient_noise) / (2.0 * s.length))
+        method = self.with_defaults(objective_weight=jnp.where(expected > 0, expected, 1.0))
+        return method.with_defaults(
+            proximal=method.objective_weight * (s.gradient + s.gradient_noise) / (2.0 * s.length)
+        )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         weight = self.objective_weight * jnp.sqrt(steps.astype(x.dtype))

@@ -58,13 +58,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..numerics.prox_linear import prox_linear, prox_linear_on_set
-from ..numerics.scaling import or_one, truncate
+from ..numerics.scaling import positive_or_one, truncate
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import row_noise, scales
 from .shared.momentum import first_order_svrg, spider
-from .shared.schedules import picks
+from .shared.schedules import reservoir_replaces
 
 INNER_STEPS, PERIOD = 100, 20
 """Steps of an inner loop and between restarts; a restart's samples are PERIOD batches, PERIOD² for the rows."""
@@ -209,15 +209,15 @@ class ExactPenalty(Method):
 
     # ------------------------------------------------------------------ the start
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["gradient"], draw.key)
         jacobian = s.constraint_gradient + s.length * s.jacobian_smoothness
-        return self.filled(
+        return self.with_defaults(
             smoothness=s.smoothness,
             jacobian_smoothness=s.jacobian_smoothness,
             gradient_radius=10.0 * s.gradient,
-            value_radius=10.0 * or_one(s.constraint + s.length * jacobian),
-            jacobian_radius=10.0 * or_one(jacobian),
+            value_radius=10.0 * positive_or_one(s.constraint + s.length * jacobian),
+            jacobian_radius=10.0 * positive_or_one(jacobian),
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -256,7 +256,7 @@ class ExactPenalty(Method):
             d, multipliers = prox_linear_on_set(gradient, value, jacobian, state.penalty, step_size, x, oracle.project)
             new = oracle.project(x + d)
         measure = jnp.linalg.norm(d) / step_size
-        take = measure < state.measure if exact else picks(draw.uniform, 1.0, i + 1)
+        take = measure < state.measure if exact else reservoir_replaces(draw.uniform, 1.0, i + 1)
         picked = jax.tree.map(lambda a, old: jnp.where(take, a, old), Pick(x, estimates, multipliers), state.picked)
         state = state._replace(
             x=new,
@@ -365,12 +365,12 @@ class ExactPenalty(Method):
         s = self._trial(oracle, x, estimates, penalty, step_size)
         change = jacobian @ s
         norms = jnp.linalg.norm(value) + jnp.linalg.norm(value + change)
-        less = -(2.0 * value + change) @ change / or_one(norms)  # θ, without the difference of the norms
+        less = -(2.0 * value + change) @ change / positive_or_one(norms)  # θ, without the difference of the norms
         cost = gradient @ s + s @ s / (2.0 * step_size)
         rounding = _rounding(oracle, x, estimates, penalty, step_size)
         met = later & (penalty * less - cost >= penalty * self.decrease * less - rounding)
         infeasible = later & self._is_stuck(oracle, x, estimates, state.noise)
-        enough = jnp.where(less > 0, cost / ((1.0 - self.decrease) * or_one(less)), 0.0)
+        enough = jnp.where(less > 0, cost / ((1.0 - self.decrease) * positive_or_one(less)), 0.0)
         raised = jnp.maximum(self.growth * penalty, enough)
         return state._replace(
             x=x,
@@ -394,7 +394,7 @@ class ExactPenalty(Method):
             normal = right.T @ jnp.where(rank, left.T @ value / jnp.where(rank, singular, 1.0), 0.0)  # −w
             tangent = gradient - right.T @ jnp.where(rank, right @ gradient, 0.0)
             return -step_size * (tangent + self.steering * normal)
-        size = or_one(jnp.linalg.norm(jacobian))
+        size = positive_or_one(jnp.linalg.norm(jacobian))
         multipliers = jnp.linalg.norm(gradient) / size + self.steering * jnp.linalg.norm(value) / size**2
         far = FAR_ABOVE * jnp.maximum(penalty, multipliers)
         aim = step_size * self.steering * value
@@ -405,7 +405,7 @@ class ExactPenalty(Method):
         violation = jnp.linalg.norm(estimates.value)
         downhill = -estimates.jacobian.T @ estimates.value
         length = jnp.minimum(oracle.diameter(), jnp.maximum(1.0, jnp.linalg.norm(x))).astype(x.dtype)
-        step = oracle.project(x + length * downhill / or_one(jnp.linalg.norm(downhill))) - x
+        step = oracle.project(x + length * downhill / positive_or_one(jnp.linalg.norm(downhill))) - x
         return (downhill @ step <= STATIONARY * violation**2) & (violation > NOISE * noise)
 
     # ------------------------------------------------------------------ the answer
@@ -416,17 +416,17 @@ class ExactPenalty(Method):
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return state.picked.multipliers
 
-    def conclusion(self, state: State) -> Literal["converged", "infeasible"] | None:
+    def termination(self, state: State) -> Literal["converged", "infeasible"] | None:
         if state.infeasible:
             return "infeasible"
         return "converged" if state.met else None
 
-    def remark(self, state: State) -> str | None:
+    def note(self, state: State) -> str | None:
         said = {
             "infeasible": "x was at a stationary point of the violation, which ρ cannot help",
             "converged": "the termination test was met",
             None: "the termination test was not met, and ρ was raised",
-        }[self.conclusion(state)]
+        }[self.termination(state)]
         return f"at the last of {int(state.tests):,} outer iterations {said}; ρ = {float(state.penalty):.4g}"
 
 

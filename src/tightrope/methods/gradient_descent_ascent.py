@@ -119,10 +119,10 @@ class GradientDescentAscent(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"joint": None} if self.update == "simultaneous" else {"joint": None, "second": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["joint"], draw.key)
         rows = jnp.where(s.constraint_gradient > 0, s.constraint_gradient, 1.0)
-        return self.filled(
+        return self.with_defaults(
             step_size=0.1 * s.length / jnp.sqrt(x.size), dual_step_size=s.gradient / (rows**2 * s.length)
         )
 

@@ -90,10 +90,10 @@ class InexactALM(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return ROLES | {"dual": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         flat = jnp.finfo(x.dtype).eps * s.smoothness  # without constraints: positive, and of no effect on L_j
-        return self.filled(
+        return self.with_defaults(
             penalty=4.0 * s.balanced_penalty,
             dual_bound=10.0 * s.multiplier,
             smoothness=s.smoothness,

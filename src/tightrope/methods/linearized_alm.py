@@ -33,7 +33,7 @@ from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .shared.constants import scales
 from .shared.momentum import recursive_momentum
-from .shared.schedules import log_power, picks
+from .shared.schedules import log_power, reservoir_replaces
 
 
 class State(NamedTuple):
@@ -80,12 +80,12 @@ class LinearizedALM(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"objective": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         square_norm = s.penalty_smoothness  # of A; 0 without constraints, where any penalty will do
-        method = self.filled(smoothness=s.smoothness)
-        method = method.filled(penalty=2.0 * method.smoothness / jnp.where(square_norm > 0, square_norm, 1.0))
-        return method.filled(step_size=1.0 / (method.smoothness + method.penalty * square_norm))
+        method = self.with_defaults(smoothness=s.smoothness)
+        method = method.with_defaults(penalty=2.0 * method.smoothness / jnp.where(square_norm > 0, square_norm, 1.0))
+        return method.with_defaults(step_size=1.0 / (method.smoothness + method.penalty * square_norm))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         sample, multipliers = draw.samples["objective"], oracle.multipliers
@@ -105,7 +105,7 @@ class LinearizedALM(Method):
         residual, pullback = oracle.vjp(new, sample)
         multipliers = state.multipliers + self.penalty * residual
         gradient = recursive_momentum(state.gradient, oracle.grad(new, sample), oracle.grad(x, sample), weight)
-        take = picks(draw.uniform, 1.0, draw.k)
+        take = reservoir_replaces(draw.uniform, 1.0, draw.k)
         state = State(
             new,
             gradient,

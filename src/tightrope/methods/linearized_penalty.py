@@ -44,7 +44,7 @@ from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
 from .shared.momentum import recursive_momentum
-from .shared.schedules import picks, power
+from .shared.schedules import power, reservoir_replaces
 
 ROLES: dict[str, int | None] = {"objective": None, "jacobian": None, "value": None}
 """The draws ξ⁰, ζ¹, ζ² of one penalty gradient."""
@@ -152,13 +152,13 @@ class LinearizedPenalty(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return dict(ROLES)
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        method = self.filled(penalty=10.0 * s.balanced_penalty)
+        method = self.with_defaults(penalty=10.0 * s.balanced_penalty)
         smoothness = s.smoothness + method.penalty * s.penalty_on_the_way
-        method = method.filled(step_size=1.0 / smoothness)
-        method = method.filled(momentum=72.0 * (smoothness * method.step_size) ** 2)
-        return method.filled(dual_step_size=0.3 * s.multiplier) if self.dual else method
+        method = method.with_defaults(step_size=1.0 / smoothness)
+        method = method.with_defaults(momentum=72.0 * (smoothness * method.step_size) ** 2)
+        return method.with_defaults(dual_step_size=0.3 * s.multiplier) if self.dual else method
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         first = jnp.ones((), x.dtype)
@@ -184,7 +184,7 @@ class LinearizedPenalty(Method):
         following = state.next_multipliers
         if self.dual:
             following = sign_ascent(following, self.dual_step_size, k + 1.0, c)
-        take = picks(draw.uniform, 1.0, draw.k)
+        take = reservoir_replaces(draw.uniform, 1.0, draw.k)
         state = State(
             new,
             recursive_momentum(state.gradient, at_new, at_old, weight),

@@ -85,12 +85,12 @@ class MomentumALM(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"objective": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         curvature = jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
-        method = self.filled(step_size=0.5 / s.smoothness)
-        method = method.filled(penalty=0.5 / (curvature * method.step_size))
-        return method.filled(dual_step_size=0.1 * method.penalty)
+        method = self.with_defaults(step_size=0.5 / s.smoothness)
+        method = method.with_defaults(penalty=0.5 / (curvature * method.step_size))
+        return method.with_defaults(dual_step_size=0.1 * method.penalty)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         sample, multipliers = draw.samples["objective"], oracle.multipliers

@@ -106,11 +106,11 @@ class ProximalPoint(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return self.inner.roles(oracle)
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, next(iter(draw.samples.values())), draw.key)
         bends = s.jacobian_smoothness if self.constraints == "weakly_convex" else 0.0
-        method = self.filled(weight=1.5 * jnp.maximum(s.smoothness, bends))
-        return replace(method, inner=self.inner.fill(method._around(oracle, x), x, draw))
+        method = self.with_defaults(weight=1.5 * jnp.maximum(s.smoothness, bends))
+        return replace(method, inner=self.inner.estimate_constants(method._around(oracle, x), x, draw))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         horizon = jnp.int32(self.inner_steps)

@@ -54,12 +54,12 @@ COMPARED: tuple[type[Method], ...] = (
 """The methods that they are compared with, and the field's own."""
 
 
-def every() -> dict[str, type[Method]]:
+def available() -> dict[str, type[Method]]:
     """All methods, by name: the default, those of the papers, those they are compared with.
 
     Example:
         >>> import tightrope as tr
-        >>> "TruncatedMomentum" in tr.methods.every()
+        >>> "TruncatedMomentum" in tr.methods.available()
         True
     """
     return {cls.__name__: cls for cls in OURS + PAPERS + COMPARED}
@@ -74,7 +74,7 @@ def by_name(name: str) -> type[Method]:
         'SwitchingSubgradient'
     """
     plain = name.replace("-", "").replace("_", "").lower()
-    for full, cls in every().items():
+    for full, cls in available().items():
         if full.lower() == plain:
             return cls
-    raise ValueError(f"method {name!r} is unknown; expected one of {', '.join(every())}")
+    raise ValueError(f"method {name!r} is unknown; expected one of {', '.join(available())}")

@@ -8,7 +8,7 @@ from ..problems.problem import Problem
 from .adaptive_penalty import AdaptivePenalty, MatrixFreePenalty
 from .base import Method
 from .conservative_frank_wolfe import ConservativeFrankWolfe
-from .registry import every
+from .registry import available
 from .stochastic_frank_wolfe import StochasticFrankWolfe
 
 
@@ -69,7 +69,7 @@ def check_accepts(problem: Problem, method: Method) -> None:
     """A ValueError that says why, and which methods could, where the method cannot take the problem."""
     reason = refusal(problem, type(method))
     if reason:
-        able = [name for name, cls in every().items() if refusal(problem, cls) is None]
+        able = [name for name, cls in available().items() if refusal(problem, cls) is None]
         raise ValueError(
             f"method {type(method).__name__} cannot take this problem: {reason}; "
             f"{'methods that can: ' + ', '.join(able) if able else 'no method here can'}"

@@ -79,14 +79,14 @@ class SmoothedLagrangian(Method):
     def uses_horizon(self) -> bool:
         return self.step_size is None or self.dual_step_size is None
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s, root = scales(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
         rows = jnp.sqrt(jnp.where(s.penalty_smoothness > 0, s.penalty_smoothness, 1.0))  # no constraints: no penalty
         size = s.gradient / rows
-        method = self.filled(penalty=5.0 * s.smoothness / rows**2, proximal=s.smoothness)
+        method = self.with_defaults(penalty=5.0 * s.smoothness / rows**2, proximal=s.smoothness)
         smoothness = s.smoothness + method.proximal + method.penalty * s.penalty_smoothness
         noise = s.gradient_noise + method.penalty * rows * s.constraint_noise
-        return method.filled(
+        return method.with_defaults(
             step_size=0.5 / jnp.maximum(smoothness, noise * root / s.length),
             dual_step_size=1.0 / jnp.maximum(10.0 / method.penalty, 10.0 * s.constraint_noise * root / size),
             smoothing=jnp.full((), 0.5, x.dtype),

@@ -58,12 +58,12 @@ class StochasticFrankWolfe(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"joint": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["joint"]
         rows, pullback = oracle.vjp(x, sample)
         objective, constraints = (jnp.linalg.norm(v) for v in (oracle.grad(x, sample), pullback(jnp.ones_like(rows))))
         known = (objective > 0) & (constraints > 0)
-        return self.filled(penalty=jnp.where(known, 0.1 * objective / jnp.where(known, constraints, 1.0), 1.0))
+        return self.with_defaults(penalty=jnp.where(known, 0.1 * objective / jnp.where(known, constraints, 1.0), 1.0))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         return State(x, jnp.zeros_like(x))

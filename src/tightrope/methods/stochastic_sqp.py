@@ -91,12 +91,12 @@ class StochasticSQP(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"objective": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         rows = jnp.asarray(oracle.multipliers.size, x.dtype)
-        method = self.filled(smoothness=s.smoothness)
+        method = self.with_defaults(smoothness=s.smoothness)
         bend = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * method.smoothness)
-        method = method.filled(jacobian_smoothness=bend)
+        method = method.with_defaults(jacobian_smoothness=bend)
         low = method.smoothness + method.jacobian_smoothness / self.merit
         missing = jnp.maximum(self.damping * self.ratio - low, 0.0)
         if self.smoothness is None:

@@ -51,7 +51,7 @@ from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import Scales, scales
-from .shared.schedules import picks
+from .shared.schedules import reservoir_replaces
 
 FEW_ROWS = 10_000
 """Data with no more rows are passed over in full at every step: Theorem A.14 would ask for more in any long run."""
@@ -105,7 +105,7 @@ def cost(oracle: Oracle, deciding: Sample, sample: Sample, decision: Decision) -
     )
 
 
-def usual(s: Scales, horizon: Array | float) -> tuple[Array, Array]:
+def default_step_and_tolerance(s: Scales, horizon: Array | float) -> tuple[Array, Array]:
     """Step size D/(M √horizon) and tolerance ½ MD/√horizon, with D the length and M the larger gradient norm."""
     largest = jnp.maximum(s.gradient, s.constraint_gradient)
     return s.length / (largest * horizon), 0.5 * s.length * largest / horizon
@@ -202,14 +202,16 @@ class SwitchingSubgradient(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return switching_roles(oracle, self.values, self.value_batch)
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["subgradient"]
         s = scales(oracle, x, sample, draw.key)
-        step_size, tolerance = usual(s, 1.0 if self._diminishing else jnp.sqrt(draw.steps.astype(x.dtype)))
+        step_size, tolerance = default_step_and_tolerance(
+            s, 1.0 if self._diminishing else jnp.sqrt(draw.steps.astype(x.dtype))
+        )
         steepness = -jnp.max(oracle.c(x, sample), initial=-jnp.inf) / s.length
         margin = jnp.clip(0.5 * steepness / jnp.maximum(s.gradient, s.constraint_gradient), 0.1, 0.5)
         found = {"step_size": step_size, "tolerance": tolerance, "margin": margin}
-        return self.filled(**{name: found[name] for name in self._numbers})
+        return self.with_defaults(**{name: found[name] for name in self._numbers})
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         zero = jnp.zeros((), x.dtype)
@@ -240,7 +242,7 @@ class SwitchingSubgradient(Method):
         on_objective, on_constraints = jnp.where(feasible, step_size, 0.0), jnp.where(feasible, 0.0, step_size)
         chosen = on_objective + on_constraints if self._over_all else on_objective
         weight = jnp.where(recorded, state.weight + chosen, 0.0)
-        take = recorded & picks(draw.uniform, chosen, weight)
+        take = recorded & reservoir_replaces(draw.uniform, chosen, weight)
         less = value < state.least_value
         return State(
             x,
@@ -258,7 +260,7 @@ class SwitchingSubgradient(Method):
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return weighted_rows(state.row_weights, state.objective_weight)
 
-    def remark(self, state: State) -> str | None:
+    def note(self, state: State) -> str | None:
         if state.weight > 0:
             return None
         return "no recorded iterate was nearly feasible: the output is the one with the least violation"

@@ -37,7 +37,7 @@ from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
 from .shared.momentum import polyak_momentum, recursive_momentum
-from .shared.schedules import log_power, picks, power
+from .shared.schedules import log_power, power, reservoir_replaces
 
 PENALTY_STEP = (math.sqrt(5) - 1) / 2
 """The most that ρ η L may be (Lemma 1)."""
@@ -88,11 +88,11 @@ class TruncatedMomentum(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"objective": None}
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         smoothness = jnp.where(s.penalty_smoothness > 0, s.penalty_smoothness, 1.0)
-        method = self.filled(step_size=0.5 / s.smoothness, radius=10.0 * s.gradient)
-        return method.filled(penalty=PENALTY_STEP / (smoothness * method.step_size))
+        method = self.with_defaults(step_size=0.5 / s.smoothness, radius=10.0 * s.gradient)
+        return method.with_defaults(penalty=PENALTY_STEP / (smoothness * method.step_size))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         gradient = truncate(oracle.grad(x, draw.samples["objective"]), self.radius)
@@ -118,7 +118,7 @@ class TruncatedMomentum(Method):
         else:
             gradient = polyak_momentum(state.gradient, gradient, weight)
         position = draw.k - (draw.steps + 1) // 2
-        take = (position >= 1) & picks(draw.uniform, 1.0, position)
+        take = (position >= 1) & reservoir_replaces(draw.uniform, 1.0, position)
         _, previous_penalty, _ = self.schedule(jnp.maximum(k - 1.0, 1.0))
         state = State(
             new,

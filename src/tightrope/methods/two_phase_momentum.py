@@ -51,7 +51,7 @@ from .linearized_penalty import (
 )
 from .shared.constants import scales
 from .shared.momentum import recursive_momentum
-from .shared.schedules import picks, power
+from .shared.schedules import power, reservoir_replaces
 
 
 def _violation_gradient(oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Float[Array, " n"]:
@@ -100,16 +100,16 @@ class TwoPhaseMomentum(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return dict(ROLES)
 
-    def fill(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        method = self.filled(
+        method = self.with_defaults(
             penalty=10.0 * s.balanced_penalty,
             dual_step_size=0.3 * s.multiplier,
             feasibility_step_size=0.5 / jnp.where(s.penalty_on_the_way > 0, s.penalty_on_the_way, 1.0),
         )
         smoothness = s.smoothness + method.penalty * s.penalty_on_the_way
-        method = method.filled(step_size=2.5 / ((1.0 - method.warm_up) * smoothness))
-        return method.filled(momentum=72.0 * (smoothness * method.step_size) ** 2)
+        method = method.with_defaults(step_size=2.5 / ((1.0 - method.warm_up) * smoothness))
+        return method.with_defaults(momentum=72.0 * (smoothness * method.step_size) ** 2)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         start = oracle.multipliers
@@ -167,7 +167,7 @@ class TwoPhaseMomentum(Method):
         new = oracle.project(x - step_size * state.gradient)
         c, at_new = penalty_gradient(oracle, new, samples, state.next_multipliers, penalty)
         _, at_old = penalty_gradient(oracle, x, samples, state.multipliers, penalty)
-        take = picks(draw.uniform, 1.0, j)
+        take = reservoir_replaces(draw.uniform, 1.0, j)
         return State(
             new,
             recursive_momentum(state.gradient, at_new, at_old, weight),

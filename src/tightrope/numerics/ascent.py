@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .scaling import or_one
+from .scaling import positive_or_one
 
 PATIENT = 10
 """Rounds of Newton's method without a damping."""
@@ -77,7 +77,7 @@ def newton_ascent(
 
         at_start = climb(y, end, y, up)
         length = length_of_climb(on_the_way, at_start, at_end, whole)
-        share = jnp.minimum(at_start / or_one(length * (end - y) ** 2 @ sizes), 1.0)
+        share = jnp.minimum(at_start / positive_or_one(length * (end - y) ** 2 @ sizes), 1.0)
         stuck = (count >= PATIENT) & (length < 0.1)
         damping = jnp.where(length == 1.0, 0.1 * damping, jnp.maximum(damping, jnp.where(stuck, share, 0.0)))
         new = jnp.where(length == 1.0, end, y + length * (end - y))

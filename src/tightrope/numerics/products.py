@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .ascent import length_of_climb
 from .kkt import LENGTHS
 from .ranges import within
-from .scaling import or_one
+from .scaling import positive_or_one
 
 PROBES = 16
 """Products from which the lengths of the rows are guessed: to about a third."""
@@ -99,7 +99,7 @@ def range_multipliers_by_products(
     """
     if not value.size:
         return value, jnp.bool_(True)
-    scale, eps = 1.0 / or_one(size), jnp.finfo(value.dtype).eps
+    scale, eps = 1.0 / positive_or_one(size), jnp.finfo(value.dtype).eps
     limit = min(max(2 * value.size, 200), 2000) if products is None else products
 
     def slope(y: Array, end: Array) -> tuple[Array, Array, Array]:
@@ -123,8 +123,8 @@ def range_multipliers_by_products(
         product = gram(p)
         up, least, most = slope(y, c.end)
         bend = p @ product
-        pays = jnp.where(bend > 0, (up @ p) / or_one(bend), far)
-        ahead = jnp.where(p > 0, most - y, jnp.where(p < 0, y - least, jnp.inf)) / or_one(jnp.abs(p))
+        pays = jnp.where(bend > 0, (up @ p) / positive_or_one(bend), far)
+        ahead = jnp.where(p > 0, most - y, jnp.where(p < 0, y - least, jnp.inf)) / positive_or_one(jnp.abs(p))
         room = jnp.where(c.inward, 1.0, jnp.minimum(jnp.min(ahead), far))
         length = jnp.where(load, 1.0, jnp.clip(pays, 0.0, room))
         y = jnp.where((ahead <= length * (1 + 4 * eps)) & ~load, jnp.where(p > 0, most, least), y + length * p)
@@ -135,9 +135,9 @@ def range_multipliers_by_products(
         between = jnp.where((y > least) & (y < most) & ((y != 0) | (low == high)), up, 0.0)
         free, off = square(between), total(up)
         inward = blocked | (square(up) > 2.0 * free)
-        step = or_one(jnp.sum((p / scale) ** 2)) / or_one(bend)
+        step = positive_or_one(jnp.sum((p / scale) ** 2)) / positive_or_one(bend)
         cut = jnp.clip(y + step * scale**2 * up, least, most) - y
-        conjugate = scale**2 * between + jnp.where(c.inward, 0.0, free / or_one(c.free)) * p
+        conjugate = scale**2 * between + jnp.where(c.inward, 0.0, free / positive_or_one(c.free)) * p
         first = jnp.where(load, jnp.minimum(off, c.first), c.first)
         return Ascent(y, end, jnp.where(inward, cut, conjugate), inward, free, off, first, c.products + 1)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .ascent import OnSet, newton_ascent
-from .scaling import or_one
+from .scaling import positive_or_one
 
 PLACED = 20.0
 """In units of rounding: how far a row may be from where its multiplier belongs."""
@@ -49,7 +49,7 @@ def range_multipliers(
     """
     size, equality = jnp.diag(gram), low == high
     if value.size == 1:
-        return _alone(value, size, low, high, penalty)
+        return solve_one_row(value, size, low, high, penalty)
 
     def look(y: Array) -> _Piece:
         rows = value - gram @ y
@@ -63,7 +63,7 @@ def range_multipliers(
     def release(y: Array) -> _Piece:
         def one(i: Any, y: Array) -> Array:
             without = value[i] - gram[i] @ y + size[i] * y[i]
-            return y.at[i].set(_alone(without, size[i], low[i], high[i], penalty[i]))
+            return y.at[i].set(solve_one_row(without, size[i], low[i], high[i], penalty[i]))
 
         return look(jax.lax.fori_loop(0, value.size, one, y))
 
@@ -82,7 +82,7 @@ def range_multipliers(
         piece, moved, count = carry
         return jnp.any(piece.off) & moved & (count < 30 + 10 * value.size)
 
-    y = jnp.where(size > 0, within(start, low, high, penalty), _alone(value, size, low, high, penalty))
+    y = jnp.where(size > 0, within(start, low, high, penalty), solve_one_row(value, size, low, high, penalty))
     return jax.lax.while_loop(going, improve, (look(y), jnp.bool_(True), jnp.int32(0)))[0].y
 
 
@@ -100,10 +100,10 @@ class _Piece(NamedTuple):
         return (self.y > self.lower) & (self.y < self.upper)
 
 
-def _alone(without: Array, size: Array, low: Array, high: Array, penalty: Array) -> Array:
+def solve_one_row(without: Array, size: Array, low: Array, high: Array, penalty: Array) -> Array:
     """The best y_i if no other changes, where row i stands at `without` − size · y_i."""
-    up = jnp.clip((without - high) / or_one(size), 0.0, penalty)
-    down = jnp.clip((without - low) / or_one(size), -penalty, 0.0)
+    up = jnp.clip((without - high) / positive_or_one(size), 0.0, penalty)
+    down = jnp.clip((without - low) / positive_or_one(size), -penalty, 0.0)
     flat = jnp.where(without > high, penalty, jnp.where(without < low, -penalty, 0.0))
     return jnp.where(size > 0, up + down, flat)
 
@@ -128,7 +128,7 @@ def _bent_step(gram: Float[Array, "m m"], piece: _Piece, step: Float[Array, " m"
     gone = jnp.where(under_way, times[:, None] * step, bound - y)
     turn = moving @ gram
     rise, bend = moving @ piece.slope - jnp.sum(turn * gone, axis=1), jnp.sum(turn * moving, axis=1)
-    top = times + jnp.where(rise > 0, jnp.where(bend > 0, rise / or_one(bend), jnp.inf), 0.0)
+    top = times + jnp.where(rise > 0, jnp.where(bend > 0, rise / positive_or_one(bend), jnp.inf), 0.0)
     length = top[jnp.argmax(top <= jnp.append(times[1:], jnp.inf))]
     return jnp.where(arrival <= length, bound, y + length * step)
 
@@ -165,7 +165,7 @@ def range_multipliers_on_set(
         return value
     norms = jnp.linalg.norm(jacobian, axis=1)
     size, reach = step_size * norms**2, jnp.linalg.norm(x) + step_size * jnp.linalg.norm(gradient)
-    unit = or_one(size) / or_one(jnp.finfo(x.dtype).eps * (jnp.abs(value) + norms * reach))
+    unit = positive_or_one(size) / positive_or_one(jnp.finfo(x.dtype).eps * (jnp.abs(value) + norms * reach))
     dual = OnSet(gradient, value, jacobian, step_size, x, project)
 
     def goal(y: Array, rows: Array, damping: Array) -> Array:
@@ -179,6 +179,6 @@ def range_multipliers_on_set(
         return (rows - target) @ (end - y)
 
     def residual(y: Array, rows: Array) -> Array:
-        return jnp.max(unit * jnp.abs(y - _alone(rows + size * y, size, low, high, penalty)))
+        return jnp.max(unit * jnp.abs(y - solve_one_row(rows + size * y, size, low, high, penalty)))
 
     return newton_ascent(within(start, low, high, penalty), dual.slope, goal, climb, residual, 10.0, size)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def or_one(number: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def positive_or_one(number: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """The number where it is above zero, else 1: what is divided by it is zero there, or not used."""
     return jnp.where(number > 0, number, 1.0)
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..domains import Domain, Reals
-from ..problems.data import Dataset, Source, Span, part_of, rows_in
+from ..problems.data import Dataset, Source, Span, examples_in, part_of
 from ..problems.parameters import Parameters
 
 PIECE = 2048
@@ -85,7 +85,7 @@ class Prox(eqx.Module):
     rows: Float[Array, ""]
 
 
-class Look(NamedTuple):
+class FirstOrder(NamedTuple):
     """Everything of first order at a point, or means and sums of it."""
 
     value: Float[Array, ""]
@@ -150,21 +150,21 @@ class Oracle(eqx.Module):
         """The Jacobian J of the constraint rows."""
         return jax.jacrev(self.c)(x, sample)
 
-    def look(self, x: Float[Array, " n"], sample: Sample) -> Look:
+    def first_order(self, x: Float[Array, " n"], sample: Sample) -> FirstOrder:
         """Objective, gradient, rows and Jacobian, in one pass over a large sample."""
 
-        def at(part: Sample) -> Look:
+        def at(part: Sample) -> FirstOrder:
             rows, pullback = self.vjp(x, part)
             jacobian = jax.vmap(pullback)(jnp.eye(rows.size, dtype=x.dtype))
-            return Look(*self.value_and_grad(x, part), rows, jacobian)
+            return FirstOrder(*self.value_and_grad(x, part), rows, jacobian)
 
-        if len({rows_in(entry) for entry in sample}) != 1:
+        if len({examples_in(entry) for entry in sample}) != 1:
             return at(sample)
 
-        def piece(first: Any, length: int) -> Look:
+        def piece(first: Any, length: int) -> FirstOrder:
             return at(tuple(part_of(entry, first, length) for entry in sample))
 
-        return _mean_by_pieces(piece, rows_in(sample[0]))
+        return _mean_by_pieces(piece, examples_in(sample[0]))
 
     def shifted(self, center: Float[Array, " n"], objective: Array, rows: Array) -> Oracle:
         """This oracle with ½ objective · ‖x − center‖² added to the objective and ½ rows · ‖x − center‖² to every row."""
@@ -230,7 +230,7 @@ class Oracle(eqx.Module):
         """How many rows of a sample the objective, the constraints, or both use."""
         terms = (self.objective,) * objective + self.constraints * constraints
         used = {term.source for term in terms if term.source is not None}
-        return sum(rows_in(sample[source]) for source in used)
+        return sum(examples_in(sample[source]) for source in used)
 
     def slices(self) -> dict[str, slice]:
         """Where the values of each constraint stand among the raw ones."""
@@ -275,7 +275,7 @@ class Oracle(eqx.Module):
         def at(first: Any, length: int) -> Array:
             return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))))
 
-        return _mean_by_pieces(at, rows_in(entry))
+        return _mean_by_pieces(at, examples_in(entry))
 
 
 def too_large(rows: int, parameters: int) -> bool:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from .data import Dataset, Source
 from .parameters import Parameters
-from .problem import Constraint, Problem, made_once
+from .problem import Constraint, Problem, cached_on_problem
 
 
 def number(owner: str, argument: str, value: Any, *, low: float, high: float = math.inf, strict: bool = True) -> float:
@@ -43,7 +43,7 @@ def check_seed(owner: str, seed: Any) -> int:
 
 def check_functions(problem: Problem, parameters: Parameters) -> list[int]:
     """How many numbers each constraint returns, by tracing every function on the shape of a batch; once for a shape of x."""
-    return made_once(problem, ("sizes", parameters.key), lambda: _traced_sizes(problem, parameters))
+    return cached_on_problem(problem, ("sizes", parameters.key), lambda: _traced_sizes(problem, parameters))
 
 
 def _traced_sizes(problem: Problem, parameters: Parameters) -> list[int]:

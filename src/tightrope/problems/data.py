@@ -2,7 +2,7 @@
 
 A *sample* of a source is a pytree whose leaves share their first axis, one entry a row: row numbers for a `Dataset`
 (the rows are gathered where they are used), the rows themselves for a `Sampler`. Rows of a `Dataset` that stand side by side
-are a `Span`. `rows_in` and `part_of` let the oracle cut any of them into pieces without knowing where it came from.
+are a `Span`. `examples_in` and `part_of` let the oracle cut any of them into pieces without knowing where it came from.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Span(eqx.Module):
     length: int = eqx.field(static=True)
 
 
-def rows_in(sample: PyTree[Array]) -> int:
+def examples_in(sample: PyTree[Array]) -> int:
     """How many rows a sample has."""
     return sample.length if isinstance(sample, Span) else jax.tree.leaves(sample)[0].shape[0]
 
 
 def part_of(sample: PyTree[Array], first: Int[Array, ""] | int, length: int) -> PyTree[Array]:
     """As many rows of a sample as `length`, from the row with this number on."""
-    if length == rows_in(sample):
+    if length == examples_in(sample):
         return sample
     if isinstance(sample, Span):
         return Span(sample.first + first, length)

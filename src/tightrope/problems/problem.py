@@ -368,7 +368,7 @@ class Problem:
         return f"Problem(objective {name!r}, constraints: {constraints}, domain {type(self.domain).__name__})"
 
 
-def made_once(problem: Problem, key: Any, make: Callable[[], Any]) -> Any:
+def cached_on_problem(problem: Problem, key: Any, make: Callable[[], Any]) -> Any:
     """What `make` returns, kept on the problem."""
     if key not in problem.programs:
         problem.programs[key] = make()

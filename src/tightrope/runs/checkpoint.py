@@ -62,7 +62,7 @@ def fingerprint(problem: Problem, structure: Any, settings: dict[str, Any]) -> s
     return digest.hexdigest()
 
 
-class Keeper:
+class CheckpointStore:
     """The checkpoints of one run."""
 
     def __init__(self, checkpoint: Checkpoint, mark: str):

@@ -76,7 +76,7 @@ def start(
     draw = Draw(samples, uniform, jax.random.fold_in(key, 0), jnp.int32(0), steps)
     x = oracle.with_slacks(x, next(iter(samples.values())))
     if any(leaf is None for leaf in jax.tree.leaves(method, is_leaf=lambda leaf: leaf is None)):
-        method = method.fill(oracle, x, draw)
+        method = method.estimate_constants(oracle, x, draw)
     state = method.init(oracle, x, draw, steps)
     counts = {name: jnp.int32(0) for name in varying_counts(oracle, method, state, draw)}
     return method, Carry(state, x, jnp.bool_(True), counts)

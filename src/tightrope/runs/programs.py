@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from ..methods.base import Draw, Method
 from ..oracles.oracle import Oracle
-from ..problems.problem import Problem, made_once
+from ..problems.problem import Problem, cached_on_problem
 from .loop import Carry, advance, info_shape, start
 
 
@@ -78,7 +78,7 @@ class RunPrograms:
 
 def run_programs_for(problem: Problem, fitted: Oracle, form: str, lanes: bool) -> RunPrograms:
     """The problem's programs for this structure of x and this form of the constraints."""
-    return made_once(problem, ("run", form, fitted.parameters.key, lanes), lambda: RunPrograms(fitted, lanes))
+    return cached_on_problem(problem, ("run", form, fitted.parameters.key, lanes), lambda: RunPrograms(fitted, lanes))
 
 
 def constant_counts(problem: Problem, oracle: Oracle, method: Method, carry: Carry, lanes: bool) -> dict[str, int]:
@@ -92,4 +92,4 @@ def constant_counts(problem: Problem, oracle: Oracle, method: Method, carry: Car
         info = info_shape(oracle, one, state, draw)
         return {name: count for name, count in info._asdict().items() if isinstance(count, int)}
 
-    return made_once(problem, ("counts", oracle.parameters.key, jax.tree.structure(method), lanes), count)
+    return cached_on_problem(problem, ("counts", oracle.parameters.key, jax.tree.structure(method), lanes), count)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, choose, evaluation_data, largest, standing
+from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, choose, evaluation_data, largest, rank_key
 from ..certificates.judging import by_constraint, certify_point, evaluate_exactly, passed_in_full
 from ..certificates.programs import programs_for
 from ..methods.base import Info, Method, as_arrays, constants
@@ -43,7 +43,7 @@ RECORDS_A_CHUNK, SNAPSHOT_NUMBERS = 32, 4_000_000
 """A chunk goes through as many records where nobody waits for each, if their snapshots have no more numbers than this."""
 
 
-class Moment(NamedTuple):
+class RecordPoint(NamedTuple):
     """A run at a record: the next step, and for every lane the iterate, the average and the calls so far."""
 
     k: int
@@ -132,7 +132,7 @@ class Run:
         self.carry = jax.tree.unflatten(structure, carry)
         return int(k), snapshots
 
-    def advance(self) -> list[Moment]:
+    def advance(self) -> list[RecordPoint]:
         """One chunk, for about CHUNK_SECONDS and no more records than there is room for; the moments to record."""
         self.unfinished = 1
         before, first, every = self.carry, self.k, self.record.every
@@ -152,7 +152,7 @@ class Run:
         self.unfinished = len(moments)
         return moments
 
-    def _moments(self, first: int, took: float, snapshots: Snapshots) -> list[Moment]:
+    def _moments(self, first: int, took: float, snapshots: Snapshots) -> list[RecordPoint]:
         """The records of a chunk; seconds within it are shared out evenly."""
         every, before = self.record.every, (first - 1) // self.record.every
         found = []
@@ -161,7 +161,7 @@ class Run:
             calls = self._calls_after(done + 1 - first, jax.tree.map(lambda a, i=number: a[i], snapshots.counts))
             seconds = self.seconds + took * (done + 1 - first) / max(self.k - first, 1)
             points = self._points(snapshots.x[number]), self._points(snapshots.average[number])
-            found.append(Moment(done + 1, seconds, *points, calls))
+            found.append(RecordPoint(done + 1, seconds, *points, calls))
         return found
 
     def _calls_after(self, steps: int, varying: dict[str, Any]) -> list[dict[str, int]]:
@@ -175,10 +175,10 @@ class Run:
     def _lane(self, count: Any, lane: int) -> int:
         return int(np.reshape(count, -1)[lane if self.lanes and np.size(count) > 1 else 0])
 
-    def now(self) -> Moment:
+    def now(self) -> RecordPoint:
         """The run as it is."""
         points = self._points(self.carry.state.x), self._points(self.carry.average)
-        return Moment(self.k, self.seconds, *points, self.calls)
+        return RecordPoint(self.k, self.seconds, *points, self.calls)
 
     def status(self, interrupts: Interrupts) -> Status | None:
         """Why the run ends here; None where it goes on."""
@@ -206,7 +206,7 @@ class Run:
         found = evaluate(np.stack(candidates, axis=1).reshape(-1, self.parameters.size))
         return [found[i : i + len(candidates)] for i in range(0, len(found), len(candidates))]
 
-    def make_records(self, moments: list[Moment]) -> Iterator[list[dict[str, Any]]]:
+    def make_records(self, moments: list[RecordPoint]) -> Iterator[list[dict[str, Any]]]:
         """Evaluate all iterates and averages; moment by moment remember the best, append to every history, give the rows."""
         if not moments:
             return
@@ -218,14 +218,14 @@ class Run:
             self.unfinished = max(self.unfinished - 1, 0)
             yield rows
 
-    def _record(self, moment: Moment, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
+    def _record(self, moment: RecordPoint, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
         self._compare(lane, iterate, moment.x[lane])
         self._compare(lane, average, moment.average[lane])
         row = self._row(moment, lane, iterate) | self._metrics(moment, lane)
         self.histories[lane].append(row)
         return row
 
-    def params(self, moment: Moment, lane: int = 0) -> Any:
+    def params(self, moment: RecordPoint, lane: int = 0) -> Any:
         """The iterate, as the user's functions take it."""
         return self.parameters.unravel(jnp.asarray(moment.x[lane]))
 
@@ -233,12 +233,12 @@ class Run:
         """Keep the point if it is better than the best so far, by the largest multipliers seen so far."""
         weights = self._weights[lane] = np.maximum(self._weights[lane], np.abs(evaluation.multipliers))
         tolerance, _ = self._tolerances(lane)
-        best = standing(self._best_objective[lane], self._best_violations[lane], weights, tolerance)
-        if standing(evaluation.objective, evaluation.violations, weights, tolerance) < best:
+        best = rank_key(self._best_objective[lane], self._best_violations[lane], weights, tolerance)
+        if rank_key(evaluation.objective, evaluation.violations, weights, tolerance) < best:
             self._best_objective[lane], self._best_violations[lane] = evaluation.objective, evaluation.violations
             self._best[lane] = point
 
-    def _row(self, moment: Moment, lane: int, evaluation: Evaluation) -> dict[str, float]:
+    def _row(self, moment: RecordPoint, lane: int, evaluation: Evaluation) -> dict[str, float]:
         samples, source = moment.calls[lane]["samples"], self.problem.data
         violations = {n: largest(evaluation.violations[entries]) for n, entries in self._slices.items()}
         return {
@@ -251,7 +251,7 @@ class Run:
             "stationarity": float(evaluation.stationarity),
         } | violations
 
-    def _metrics(self, moment: Moment, lane: int) -> dict[str, float]:
+    def _metrics(self, moment: RecordPoint, lane: int) -> dict[str, float]:
         if not self.record.metrics:
             return {}
         params, source, batch = self.params(moment, lane), self.problem.data, None
@@ -345,7 +345,7 @@ class Run:
         x, output = jnp.asarray(points[chosen]), ("method", "best", "last", "average")[chosen]
         exact = evaluations[chosen] if in_full else None
         certificate = certify_point(self.problem, self.original, x, violation, 0.95, self.seeds[lane], exact=exact)
-        ended, concluded = status, method.conclusion(state)
+        ended, concluded = status, method.termination(state)
         if concluded == "infeasible" and certificate.verdict != "infeasible":
             concluded = None
         if self._fell(lane):
@@ -354,7 +354,7 @@ class Run:
             status = concluded
         own = None if output != "method" else multipliers
         success = certificate.verdict == "feasible" and certificate.stationary_within <= stationarity
-        remark = method.remark(state)
+        remark = method.note(state)
         return Result(
             x=self.parameters.unravel(x),
             objective=certificate.objective.value,

@@ -16,11 +16,11 @@ from ..problems.checks import check_functions, check_seed
 from ..problems.data import positive_int
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
-from .checkpoint import Checkpoint, Keeper, fingerprint
+from .checkpoint import Checkpoint, CheckpointStore, fingerprint
 from .options import Record, Stop, as_record
 from .progress import Interrupts, progress_bar
 from .result import Result, Status
-from .run import Moment, Run
+from .run import RecordPoint, Run
 
 logger = logging.getLogger("tightrope")
 
@@ -127,7 +127,7 @@ def _same_structure(x0: PyTree[Any], x: PyTree[Any]) -> PyTree[Any]:
 
 def _keeper(
     checkpoint: Any, run: Run, problem: Problem, parameters: Parameters, method: Method, seed: int, steps: int
-) -> Keeper | None:
+) -> CheckpointStore | None:
     """The run's checkpoints, after taking up the newest one."""
     if checkpoint is None:
         return None
@@ -136,7 +136,7 @@ def _keeper(
     settings |= {"every": run.record.every, "metrics": sorted(run.record.metrics)}
     if method.uses_horizon:
         settings["steps"] = steps
-    keeper = Keeper(checkpoint, fingerprint(problem, parameters.key[:2], settings))
+    keeper = CheckpointStore(checkpoint, fingerprint(problem, parameters.key[:2], settings))
     saved = keeper.restore(run.arrays())
     if saved is not None:
         run.restore(*saved)
@@ -144,7 +144,9 @@ def _keeper(
     return keeper
 
 
-def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Callable[..., None] | None) -> Status:
+def _loop(
+    run: Run, keeper: CheckpointStore | None, progress: bool | None, callback: Callable[..., None] | None
+) -> Status:
     """Advance from record to record until a status is reached."""
     status: Status | None = None
     with progress_bar(progress, run.steps, run.name) as show, Interrupts() as interrupts:
@@ -162,7 +164,7 @@ def _loop(run: Run, keeper: Keeper | None, progress: bool | None, callback: Call
 
 
 def _tell(
-    run: Run, moments: list[Moment], callback: Callable[..., None] | None, show: Callable[[int, str], None]
+    run: Run, moments: list[RecordPoint], callback: Callable[..., None] | None, show: Callable[[int, str], None]
 ) -> None:
     for moment, (row, *_) in zip(moments, run.make_records(moments), strict=True):
         show(row["step"], f"objective {row['objective']:.4g}  violation {row['violation']:.2g}")

@@ -7,7 +7,7 @@ Example:
     Problem(objective 'height', constraints: circle (equals), domain Reals)
     >>> solution.objective, solution.multipliers
     (-5.0, {'circle': 2.5})
-    >>> len(tr.zoo.every()) >= 16
+    >>> len(tr.zoo.available()) >= 16
     True
 
 Three collections stand apart: `hs`, classical small nonlinear programs; `infeasible`, problems without a solution; and
@@ -30,11 +30,11 @@ from .sets import ball_and_box, line_in_l1_ball, regression_in_box
 
 __all__ = [
     "Solution",
+    "available",
     "ball_and_box",
     "circle_and_wall",
     "complementarity",
     "ellipse_of_data",
-    "every",
     "fair_logistic_regression",
     "flat_power",
     "l1_budget",
@@ -58,12 +58,12 @@ __all__ = [
 ]
 
 
-def every() -> dict[str, Callable[..., Case]]:
+def available() -> dict[str, Callable[..., Case]]:
     """All problems by name, from the simplest to the degenerate.
 
     Example:
         >>> import tightrope as tr
-        >>> next(iter(tr.zoo.every()))
+        >>> next(iter(tr.zoo.available()))
         'projection_on_plane'
     """
     problems = (

@@ -2,7 +2,7 @@
 
 Example:
     >>> import tightrope as tr
-    >>> problem, x0, solution = tr.zoo.infeasible.every()["sum_outside_box"]()
+    >>> problem, x0, solution = tr.zoo.infeasible.available()["sum_outside_box"]()
     >>> solution.feasible, solution.objective, solution.violation
     (False, inf, 2.0)
 """
@@ -20,15 +20,15 @@ from ..problems.data import Dataset
 from ..problems.problem import Problem, affine, at_least, at_most, equals
 from .base import Case, Solution, gaussian, half_square_distance
 
-__all__ = ["every", "unbounded"]
+__all__ = ["available", "unbounded"]
 
 
-def every() -> dict[str, Callable[..., Case]]:
+def available() -> dict[str, Callable[..., Case]]:
     """Problems that no point is feasible for, by name; `violation` is the least value of the largest violation.
 
     Example:
         >>> import tightrope as tr
-        >>> len(tr.zoo.infeasible.every()) >= 10
+        >>> len(tr.zoo.infeasible.available()) >= 10
         True
     """
     problems = (

@@ -10,7 +10,7 @@ once on all training rows in float64, by an augmented Lagrangian and L-BFGS; for
 
 Example:
     >>> import tightrope as tr
-    >>> list(tr.zoo.learning.every())[:3]
+    >>> list(tr.zoo.learning.available())[:3]
     ['a9a_parity', 'a9a_neyman_pearson', 'bank_recall']
     >>> problem, w0, solution = tr.zoo.learning.finite_logistic(rows=1000, features=5)
     >>> problem
@@ -42,12 +42,12 @@ Rows = Mapping[str, np.ndarray]
 Column = Float[np.ndarray, " rows"]
 
 
-def every() -> dict[str, Callable[..., Case]]:
+def available() -> dict[str, Callable[..., Case]]:
     """The problems on real data by name; each takes `batch_size`.
 
     Example:
         >>> import tightrope as tr
-        >>> len(tr.zoo.learning.every())
+        >>> len(tr.zoo.learning.available())
         12
     """
     problems = (

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ...certificates.proximal import Bent, Look, Proximal, Scales
-from ...problems.problem import Problem, made_once
+from ...certificates.proximal import Look, Proximal, Scales, WeakConvexity
+from ...problems.problem import Problem, cached_on_problem
 
 LENGTH = 0.5
 """The scale of the solver's tolerance: it stops at a proven error of a thousandth of ‖x̂ − x‖ + LENGTH/10."""
@@ -29,7 +29,7 @@ class GivenWeight(Proximal):
 
     def __init__(self, into: Any, scales: Scales, weight: float, modulus: float, convex: bool):
         self.into, self.scales, self.weight = into, scales, weight
-        self.allowed = Bent(modulus, np.array([0.0 if convex else weight]))
+        self.allowed = WeakConvexity(modulus, np.array([0.0 if convex else weight]))
         self.strong = weight - modulus
 
 
@@ -58,7 +58,9 @@ class NearStationarity:
         def look(y: Any) -> Any:
             return *jax.value_and_grad(problem.objective)(y), *jax.value_and_grad(constraint.fn)(y)
 
-        programs = made_once(problem, "near-stationarity", lambda: (jax.jit(look), jax.jit(problem.domain.project)))
+        programs = cached_on_problem(
+            problem, "near-stationarity", lambda: (jax.jit(look), jax.jit(problem.domain.project))
+        )
         self.look, self.project = programs
 
     def __call__(self, x: Any, batch: Any) -> float:

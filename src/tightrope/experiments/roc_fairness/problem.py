@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from ...datasets import load
 from ...datasets import split as divide
 from ...domains import L2Ball
-from ...problems.problem import Problem, at_most, made_once
+from ...problems.problem import Problem, at_most, cached_on_problem
 from . import config
 from .near import NearStationarity
 
@@ -154,4 +154,4 @@ def excess(problem: Problem, slack: float) -> Callable[[Any, Any], Any]:
     def over(x: Array, batch: Any) -> Array:
         return jnp.maximum(constraint.fn(x) - float(constraint.high), 0.0) / slack
 
-    return made_once(problem, "excess", lambda: jax.jit(over))
+    return cached_on_problem(problem, "excess", lambda: jax.jit(over))

@@ -45,7 +45,7 @@ from ...numerics.products import (
     range_multipliers_on_set_by_products,
     row_squares,
 )
-from ...numerics.scaling import or_one
+from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ..base import Draw, Info
 from .method import FACES, PAIRS, SelfTunedPenalty, Trial, full_pass_period, halves_of
@@ -133,10 +133,10 @@ class MatrixFreePenalty(SelfTunedPenalty):
             """Of the Lagrangian along the gradient."""
             return gradient @ (oracle.grad(y, sample) + oracle.vjp(y, sample)[1](guess))
 
-        bend = jnp.linalg.norm(jax.grad(slope)(x)) / or_one(speed)
-        restore = jnp.linalg.norm(outside(value, oracle.rows) / or_one(size))
+        bend = jnp.linalg.norm(jax.grad(slope)(x)) / positive_or_one(speed)
+        restore = jnp.linalg.norm(outside(value, oracle.rows) / positive_or_one(size))
         length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
-        curvature = jnp.where((bend > 0) & jnp.isfinite(bend), bend, or_one(speed / length))
+        curvature = jnp.where((bend > 0) & jnp.isfinite(bend), bend, positive_or_one(speed / length))
         look = _look(oracle, x, sample)
         odd = look.odd_gradient + look.odd_pull(oracle.multipliers)
         return State(
@@ -148,7 +148,7 @@ class MatrixFreePenalty(SelfTunedPenalty):
             ),
             pairs=no_pairs(PAIRS, x, curvature),
             damping=curvature,
-            penalty=jnp.maximum(2.0 * jnp.abs(guess), 0.1 * or_one(speed) / or_one(size)),
+            penalty=jnp.maximum(2.0 * jnp.abs(guess), 0.1 * positive_or_one(speed) / positive_or_one(size)),
             multipliers=oracle.multipliers,
             row_square=square,
             stuck=jnp.zeros((), x.dtype),

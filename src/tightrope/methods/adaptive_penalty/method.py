@@ -43,7 +43,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ...numerics.ranges import held_multipliers, range_multipliers, range_multipliers_on_set
-from ...numerics.scaling import or_one
+from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ...problems.data import Dataset
 from ..base import Accepts, Draw, Hyper, Info, Method, hyper
@@ -142,16 +142,16 @@ class SelfTunedPenalty(Method):
     def least_damping(self, oracle: Oracle, state: Any) -> Float[Array, ""]:
         """κ √(T q/w), T the steps until a full pass or until an estimate has forgotten a sample."""
         gradient = state.noise[0]
-        memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / or_one(gradient.error)
+        memory = full_pass_period(oracle) or (gradient.error + gradient.sample) / positive_or_one(gradient.error)
         return state.last_pass.caution * jnp.sqrt(memory * gradient.change / self.wobble)
 
     def multipliers(self, state: Any) -> Float[Array, " rows"]:
         return state.multipliers
 
-    def conclusion(self, state: Any) -> Literal["converged", "infeasible"] | None:
+    def termination(self, state: Any) -> Literal["converged", "infeasible"] | None:
         return "infeasible" if state.stuck > 0.5 else None
 
-    def remark(self, state: Any) -> str | None:
+    def note(self, state: Any) -> str | None:
         return f"{int(state.refused):,} steps were refused" if state.refused else None
 
 
@@ -180,7 +180,7 @@ class AdaptivePenalty(SelfTunedPenalty):
         sample = draw.samples["step"]
         v, h, J = estimates = _at(oracle, x, sample)
         size = jnp.linalg.norm(J, axis=1)
-        scale = 1.0 / or_one(size)
+        scale = 1.0 / positive_or_one(size)
         unit = J * scale[:, None]
         ridge = 1e-3 * jnp.eye(h.size, dtype=x.dtype)
         multipliers = -jnp.linalg.solve(unit @ unit.T + ridge, unit @ v) * scale if h.size else h
@@ -190,10 +190,10 @@ class AdaptivePenalty(SelfTunedPenalty):
             """Of the Lagrangian along v."""
             return v @ (oracle.grad(y, sample) + oracle.vjp(y, sample)[1](multipliers))
 
-        bend = jnp.linalg.norm(jax.grad(slope)(x)) / or_one(speed)
+        bend = jnp.linalg.norm(jax.grad(slope)(x)) / positive_or_one(speed)
         restore = jnp.linalg.norm(outside(h, oracle.rows) * scale)
         length = jnp.where(restore > 0, restore, jnp.maximum(1.0, jnp.linalg.norm(x)))
-        curvature = jnp.where((bend > 0) & jnp.isfinite(bend), bend, or_one(speed / length))
+        curvature = jnp.where((bend > 0) & jnp.isfinite(bend), bend, positive_or_one(speed / length))
         noise = _spreads(_halves(oracle, x, sample))
         return State(
             x,
@@ -201,7 +201,7 @@ class AdaptivePenalty(SelfTunedPenalty):
             noise=tuple(Noise(spread, spread, jnp.zeros((), x.dtype)) for spread in noise),  # pyright: ignore
             pairs=no_pairs(PAIRS, x, curvature),
             damping=curvature,
-            penalty=jnp.maximum(2.0 * jnp.abs(multipliers), 0.1 * or_one(speed) * scale),
+            penalty=jnp.maximum(2.0 * jnp.abs(multipliers), 0.1 * positive_or_one(speed) * scale),
             multipliers=oracle.multipliers,
             row_size=size,
             stuck=jnp.zeros((), x.dtype),
@@ -287,7 +287,7 @@ class AdaptivePenalty(SelfTunedPenalty):
 
 def _look(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> tuple[Float[Array, ""], Estimates]:
     """The objective on a sample, and what else that says at x."""
-    objective, *first_order = oracle.look(x, sample)
+    objective, *first_order = oracle.first_order(x, sample)
     return objective, Estimates(*first_order)
 
 

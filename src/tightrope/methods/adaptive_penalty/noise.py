@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ...numerics.scaling import or_one
+from ...numerics.scaling import positive_or_one
 
 REMEMBERED = 20
 """Steps that running means of noise go back."""
@@ -29,7 +29,7 @@ class Noise(NamedTuple):
     def with_sample(self, spread: Float[Array, ""], k: Int[Array, ""]) -> tuple[Float[Array, ""], Noise]:
         """The share a of a sample with this spread, and the noise once the estimate has taken it."""
         sample = smooth(self.sample, spread, k)
-        gain = jnp.where(sample > 0, self.error / or_one(self.error + sample), 1.0)
+        gain = jnp.where(sample > 0, self.error / positive_or_one(self.error + sample), 1.0)
         return gain, Noise(sample, (1.0 - gain) * self.error, self.change)
 
     def with_step(
@@ -44,7 +44,7 @@ class Noise(NamedTuple):
 
         `walked` is the square where the step was taken, else 0.
         """
-        change = jnp.where(known, smooth(self.change, spread / or_one(square), k), self.change)
+        change = jnp.where(known, smooth(self.change, spread / positive_or_one(square), k), self.change)
         return self._replace(change=change, error=self.error + change * walked)
 
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ...numerics.scaling import or_one
+from ...numerics.scaling import positive_or_one
 
 LEAST_CURVATURE = 0.1
 """The least cosine between a step and the change of the gradient; a smaller one is raised to this."""
@@ -61,13 +61,17 @@ def with_pair(
     both = jnp.stack([step, change])
     (square, along), (_, size) = both @ both.T
     length, size = jnp.sqrt(square), jnp.sqrt(size)
-    lift = jnp.maximum(LEAST_CURVATURE * size - along / or_one(length), 0.0)
-    bend = (along / or_one(length) + lift) / or_one(length)
-    curvature = (size**2 + lift * (2.0 * along / or_one(length) + lift)) / or_one(square) / or_one(bend)
+    lift = jnp.maximum(LEAST_CURVATURE * size - along / positive_or_one(length), 0.0)
+    bend = (along / positive_or_one(length) + lift) / positive_or_one(length)
+    curvature = (
+        (size**2 + lift * (2.0 * along / positive_or_one(length) + lift))
+        / positive_or_one(square)
+        / positive_or_one(bend)
+    )
     good = jnp.isfinite(curvature) & (length > 0) & (size > 0) & (bend > 0)
 
     place, count = pairs.next, pairs.rows.shape[1]
-    unit = jnp.stack([step, change + lift * step / or_one(length)])[:, None] / or_one(length)
+    unit = jnp.stack([step, change + lift * step / positive_or_one(length)])[:, None] / positive_or_one(length)
     unit = jnp.where(good, unit, jax.lax.dynamic_slice_in_dim(pairs.rows, place, 1, axis=1))
     rows = jax.lax.dynamic_update_slice_in_dim(pairs.rows, unit, place, axis=1)
     newest = jnp.roll(jnp.einsum("an,bjn->abj", unit[:, 0], rows), -(place + 1), axis=2)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ...numerics.scaling import or_one
+from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Rows
 
 RAISE, RAISES = 4.0, 6
@@ -128,8 +128,8 @@ def steer(
     before, eps = outside(value, rows), jnp.finfo(value.dtype).eps
     rounding = 100 * eps * jnp.abs(value)
     violated = jnp.any(before > rounding)
-    steep = eps**-0.5 * curvature * jnp.max(before / or_one(size), initial=0.0) / or_one(size)
-    weights = 1.0 / or_one(largest_size)
+    steep = eps**-0.5 * curvature * jnp.max(before / positive_or_one(size), initial=0.0) / positive_or_one(size)
+    weights = 1.0 / positive_or_one(largest_size)
     total = weights @ before
 
     def some_part_helps(restoring: Array) -> Array:
@@ -141,7 +141,7 @@ def steer(
         restoring = ~c.restored
         penalty = jnp.where(restoring, steep, c.penalty)
         y, end, square, near = solve(jnp.where(restoring, 0.0, 1.0).astype(value.dtype), penalty, c.multipliers)
-        as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, speed / curvature) / or_one(c.square)))
+        as_far = jnp.sqrt(jnp.minimum(1.0, jnp.maximum(square, speed / curvature) / positive_or_one(c.square)))
         possible = weights @ (before - outside(value + as_far * c.change, rows))
         gained = weights @ (before - outside(end, rows))
         unsure = violated & (c.rounds == 1) & c.known & ~c.hopeless & (gained < LITTLE * total)
@@ -153,7 +153,7 @@ def steer(
         level = RAISE * jnp.min(jnp.where(full, penalty * size, jnp.inf))
         raises = full & (penalty * size < level)
         return Steering(
-            penalty=jnp.where(restoring, c.penalty, jnp.where(raises, level / or_one(size), penalty)),
+            penalty=jnp.where(restoring, c.penalty, jnp.where(raises, level / positive_or_one(size), penalty)),
             multipliers=jnp.where(restoring, multipliers, y),
             restoring=jnp.where(restoring, y, c.restoring),
             change=jnp.where(restoring, jnp.where(near, end - value, 0.0), c.change),
@@ -197,7 +197,9 @@ def relaxed(
     """
     held = jnp.all(jnp.abs(multipliers) < penalty)
     force = jnp.maximum(jnp.max(jnp.abs(multipliers) * size, initial=0.0), 0.1 * jnp.sqrt(speed))
-    return jnp.where(held, jnp.maximum(RELAX * penalty, jnp.minimum(penalty, AMPLE * force / or_one(size))), penalty)
+    return jnp.where(
+        held, jnp.maximum(RELAX * penalty, jnp.minimum(penalty, AMPLE * force / positive_or_one(size))), penalty
+    )
 
 
 # ---- judgment ---------------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def judge(
     σ falls after a good step and grows after a poor one; a refused step makes it at least what would have foreseen it.
     """
     ratio = jnp.where(finite & (foreseen > -rounding), (seen + rounding) / (foreseen + rounding), -1.0)
-    needed = jnp.where(finite, 2.0 * (foreseen - seen) / or_one(square), jnp.inf)
+    needed = jnp.where(finite, 2.0 * (foreseen - seen) / positive_or_one(square), jnp.inf)
     taken = jnp.where(ratio > GOOD, 0.3 * damping, jnp.where(ratio < POOR, 1.5 * damping, damping))
     refused = jnp.clip(needed, 2.0 * damping, 10.0 * jnp.maximum(damping, curvature))
     accept = ratio > REFUSED

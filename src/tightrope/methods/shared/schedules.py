@@ -23,7 +23,7 @@ def begins(k: Int[Array, ""], period: int | Int[Array, ""]) -> Bool[Array, ""]:
     return (k - 1) % period == 0
 
 
-def picks(uniform: Number, weight: Number | float, total: Number) -> Bool[Array, ""]:
+def reservoir_replaces(uniform: Number, weight: Number | float, total: Number) -> Bool[Array, ""]:
     """Whether the newest iterate takes the place of the one picked so far.
 
     With `total` the sum of all weights up to and including this one, and one uniform number for each iterate, what is

@@ -14,10 +14,10 @@ from functools import partial
 from ..base import Case
 from . import equalities, inequalities, larger
 
-__all__ = ["every"]
+__all__ = ["available"]
 
 
-def every() -> dict[str, Callable[..., Case]]:
+def available() -> dict[str, Callable[..., Case]]:
     """All programs by name: equations alone in all of R^n first, then those with inequalities or bounds.
 
     Each is called with `noise` and `constraint_noise`, both variances, 0 by default. A sampled gradient of the objective is
@@ -26,7 +26,7 @@ def every() -> dict[str, Callable[..., Case]]:
 
     Example:
         >>> import tightrope as tr
-        >>> problem, x0, solution = tr.zoo.hs.every()["hs71"](noise=1e-4)
+        >>> problem, x0, solution = tr.zoo.hs.available()["hs71"](noise=1e-4)
         >>> problem
         Problem(objective 'hs71', constraints: equalities (equals), inequalities (at_least), domain Box)
         >>> round(solution.objective, 4)

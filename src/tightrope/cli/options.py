@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from .. import zoo
-from ..methods import Method, every
+from ..methods import Method, available
 from ..methods import by_name as method_by_name
 from ..problems.problem import Problem
-from .terminal import fail, hint, told
+from .terminal import fail, hint, one_line_errors
 
 Steps = Annotated[int, typer.Option(min=1, metavar="N", help="How many steps a run takes.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="N", help="The same seed gives the same run.")]
@@ -28,12 +28,12 @@ def by_name(name: str, option: str) -> type[Method]:
     try:
         return method_by_name(name)
     except ValueError:
-        fail(f"{option} must be a name from `tightrope methods`, got {name!r}{hint(name, every())}")
+        fail(f"{option} must be a name from `tightrope methods`, got {name!r}{hint(name, available())}")
 
 
 def case(target: str) -> partial[Case]:
     """Gives the problem, where to start, and the solution where one is known."""
-    problems = zoo.every()
+    problems = zoo.available()
     if target in problems:
         return partial(problems[target])
     file, colon, name = target.rpartition(":")
@@ -64,10 +64,10 @@ def _object(file: Path, name: str) -> Any:
         fail(f"TARGET must be file.py:object, and {str(file)!r} is not a Python file")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.absolute().parent))
-    with told(str(file)):
+    with one_line_errors(str(file)):
         spec.loader.exec_module(module)
     if not hasattr(module, name):
         fail(f"{file} has no object {name!r}{hint(name, vars(module))}")
     found = getattr(module, name)
-    with told(f"{file}:{name}"):
+    with one_line_errors(f"{file}:{name}"):
         return found() if callable(found) else found
