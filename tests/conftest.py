@@ -7,7 +7,6 @@ import os
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 # LAPACK's threads and those of the other worker get in each other's way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -16,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 import tightrope as tr
 from tightrope.cli.reproduce import QUICKLY_COMPILED
@@ -25,18 +23,21 @@ from tightrope.cli.reproduce import QUICKLY_COMPILED
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
 
-class BySharedPrograms(LoadScopeScheduling):
-    """Tests that share compiled programs go to one worker: those of a file, or of a method or case within these files."""
-
-    parts: ClassVar = {"test_methods.py": "-", "test_known_solutions.py": "]"}
-
-    def _split_scope(self, nodeid: str) -> str:
-        file, _, test = nodeid.partition("::")
-        ends = self.parts.get(file.rpartition("/")[2])
-        return test.partition("[")[2].partition(ends)[0] if ends and "[" in test else file
+WORKER_OF_A_PART = {"test_methods.py": "-", "test_known_solutions.py": "]"}
+"""Files whose tests are spread over the workers: by method, or by case."""
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
+
+    class BySharedPrograms(LoadScopeScheduling):
+        """Tests that share compiled programs go to one worker: those of a file, or of a part of the files above."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            end = WORKER_OF_A_PART.get(file.rpartition("/")[2])
+            return test.partition("[")[2].partition(end)[0] if end and "[" in test else file
+
     return BySharedPrograms(config, log)
 
 

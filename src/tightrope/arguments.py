@@ -1,0 +1,91 @@
+"""Checks of arguments, shared by every entry point.
+
+An error names the owner (the class or function that was called), the argument, what came and what was expected. Everything
+here is plain Python: it runs before anything is compiled.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+
+def described(value: Any) -> str:
+    """A value and its type, as error messages show them."""
+    return f"{value!r} ({type(value).__name__})"
+
+
+def check_type(owner: str, argument: str, value: Any, types: type | tuple[type, ...], expected: str) -> None:
+    """A TypeError unless the value has one of these types; `expected` says in words what is."""
+    if not isinstance(value, types):
+        raise TypeError(f"{owner}: {argument} must be {expected}, got {type(value).__name__}")
+
+
+def check_callable(owner: str, argument: str, value: Any, expected: str) -> None:
+    """A TypeError unless the value can be called; `expected` says how."""
+    if not callable(value):
+        raise TypeError(f"{owner}: {argument} must be {expected}, got {type(value).__name__}")
+
+
+def positive_int(owner: str, argument: str, value: Any) -> int:
+    """`value` as a positive int, or an error."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{owner}: {argument} must be a positive integer, got {described(value)}")
+    if value <= 0:
+        raise ValueError(f"{owner}: {argument} must be a positive integer, got {value}")
+    return int(value)
+
+
+def seed_number(owner: str, argument: str, value: Any) -> int:
+    """`value` as an int that fits a JAX key, or an error."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{owner}: {argument} must be an integer, got {described(value)}")
+    if not 0 <= value < 2**32:
+        raise ValueError(f"{owner}: {argument} must be between 0 and 2**32 - 1, got {value}")
+    return int(value)
+
+
+def number(
+    owner: str, argument: str, value: Any, *, low: float = -math.inf, high: float = math.inf, closed: str = ""
+) -> float:
+    """`value` as a float between `low` and `high`; `closed` has '[' where `low` itself is allowed, ']' where `high` is."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{owner}: {argument} must be a number, got {described(value)}")
+    check_range(owner, argument, value, low=low, high=high, closed=closed)
+    return float(value)
+
+
+def numbers(
+    owner: str, argument: str, value: Any, *, low: float = -math.inf, high: float = math.inf, closed: str = ""
+) -> None:
+    """An error unless the value is a number in this range, or an array of them (to vmap over); traced ones pass."""
+    leaf = value.dtype if isinstance(value, Tracer) else np.asarray(value).dtype
+    real = jax.numpy.issubdtype(leaf, np.floating) or np.issubdtype(leaf, np.integer)
+    if not real or isinstance(value, str):
+        raise TypeError(f"{owner}: {argument} must be a number, got {described(value)}")
+    if not isinstance(value, Tracer):
+        check_range(owner, argument, value, low=low, high=high, closed=closed)
+
+
+def check_range(owner: str, argument: str, value: Any, *, low: float, high: float, closed: str) -> None:
+    """A ValueError unless every number of `value` lies between `low` and `high`."""
+    found = np.asarray(value)
+    above = found >= low if "[" in closed else found > low
+    below = found <= high if "]" in closed else found < high
+    if not (above & below).all():
+        limits = [f"{'≥' if '[' in closed else '>'} {low:g}"] if low > -math.inf else []
+        limits += [f"{'≤' if ']' in closed else '<'} {high:g}"] if high < math.inf else ["finite"]
+        raise ValueError(f"{owner}: {argument} must be {' and '.join(limits)}, got {value}")
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """`; did you mean 'X'?` for the option that is most like the name, else nothing."""
+    plain = {option.replace("-", "").replace("_", "").lower(): option for option in options}
+    close = difflib.get_close_matches(name.replace("-", "").replace("_", "").lower(), plain, n=1)
+    return f"; did you mean {plain[close[0]]!r}?" if close else ""
