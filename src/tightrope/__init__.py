@@ -7,7 +7,7 @@ Minimize E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 from . import datasets, domains, methods, zoo
 from .certificates.certificate import Certificate, Estimate
 from .certificates.judging import certify
-from .problems.data import Dataset, Sampler
+from .problems.data import Batches, Dataset, Sampler
 from .problems.problem import Constraint, Problem, affine, at_least, at_most, between, equals
 from .runs.checkpoint import Checkpoint
 from .runs.options import Record, Stop
@@ -18,6 +18,7 @@ from .runs.sweeping import SweepResult, sweep
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batches",
     "Certificate",
     "Checkpoint",
     "Constraint",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import tightrope as tr
 from conftest import loss, parity, points
 from tightrope.oracles import oracle as oracle_module
 from tightrope.oracles.build import oracle_for
-from tightrope.problems.data import Span
+from tightrope.problems.checks import check_functions
+from tightrope.problems.data import Given, Span, batch_shape, examples_in, part_of
 from tightrope.problems.parameters import Parameters
 
 
@@ -65,6 +67,57 @@ def test_vjp_is_the_product_with_the_jacobian():
     oracle = make_oracle()
     x, sample, y = oracle.parameters.start, (np.arange(20),), jnp.array([1.5, -0.5])
     np.testing.assert_allclose(oracle.vjp(x, sample)[1](y), oracle.jac(x, sample).T @ y, rtol=1e-5)
+
+
+@pytest.mark.parametrize("piece", [2048, 10])
+def test_a_given_batch_gives_the_values_and_gradients_of_its_indices(piece, monkeypatch):
+    monkeypatch.setattr(oracle_module, "PIECE", piece)
+    oracle = make_oracle()
+    x, indices = oracle.parameters.start, np.random.default_rng(1).integers(0, 100, 77)
+    given = (Given(jax.tree.map(lambda a: a[indices], oracle.data[0])),)
+    assert oracle.count(given, objective=True, constraints=True) == 77
+    assert oracle.f(x, given) == oracle.f(x, (indices,))
+    for found, expected in zip(oracle.first_order(x, given), oracle.first_order(x, (indices,)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_given_batch_can_be_split():
+    given = Given({"x": jnp.arange(12.0).reshape(6, 2), "y": jnp.arange(6)})
+    part = part_of(given, 2, 3)
+    assert isinstance(part, Given)
+    assert (examples_in(given), examples_in(part)) == (6, 3)
+    np.testing.assert_array_equal(part.examples["y"], [2, 3, 4])
+
+
+def batches_like(*, abstract=False):
+    like = jax.tree.map(lambda a: a[:16], points())
+    return tr.Batches(like=jax.eval_shape(lambda: jax.tree.map(jnp.asarray, like)) if abstract else like)
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_batches_have_the_shapes_of_their_example(abstract):
+    batches = batches_like(abstract=abstract)
+    assert batches.batch_size == 16
+    assert jax.tree.leaves(batches.arrays) == []
+    assert batch_shape(batches) == batch_shape(tr.Dataset(points(), batch_size=16))
+
+
+def test_functions_of_batches_are_traced_and_evaluated_on_the_batch_that_is_passed():
+    batches, data = batches_like(), tr.Dataset(points(), batch_size=16)
+    start, indices = Parameters(jnp.array([0.1, -0.3, 0.5, 1.0])), np.arange(16)
+    problems = [tr.Problem(loss, tr.at_most(parity, 0.1, data=s), data=s) for s in (batches, data)]
+    assert [problem.needs_batches for problem in problems] == [True, False]
+    passed, drawn = (oracle_for(p, start, check_functions(p, start)) for p in problems)
+    batch = (jax.tree.map(lambda a: a[indices], data.arrays),)
+    for found, expected in zip(
+        passed.first_order(start.start, batch), drawn.first_order(start.start, (indices,)), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_batches_have_nothing_to_draw_from():
+    with pytest.raises(TypeError, match=r"nothing to draw from; pass batches to Stepper\.step"):
+        batches_like().draw(jax.random.key(0), 4)
 
 
 def test_a_sampler_makes_fresh_rows_for_every_step_and_role():

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .data import Dataset, Source
+from .data import Source, batch_shape
 from .parameters import Parameters
 from .problem import Constraint, Problem, cached_on_problem
 
@@ -75,7 +75,7 @@ def _constraint_size(params: Any, constraint: Constraint) -> int:
 
 def _returned(what: str, fn: Callable[..., Any], params: Any, source: Source | None) -> tuple[int, ...]:
     """The shape of what fn returns, which must be floats."""
-    batch = () if source is None else (_batch_shape(source),)
+    batch = () if source is None else (batch_shape(source),)
     try:
         value = eqx.filter_eval_shape(fn, params, *batch)
     except KeyError as error:
@@ -90,13 +90,6 @@ def _returned(what: str, fn: Callable[..., Any], params: Any, source: Source | N
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{what} must return floats, got {dtype}: it cannot be differentiated")
     return jnp.shape(value)
-
-
-def _batch_shape(source: Source) -> Any:
-    if isinstance(source, Dataset):
-        rows = min(source.batch_size, source.size)
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((rows, *a.shape[1:]), a.dtype), source.arrays)
-    return jax.eval_shape(lambda key: source.draw(key, source.batch_size), jax.random.key(0))
 
 
 def check_values(what: str, whole: Float[Array, " raw"], halves: Float[Array, " raw"], rows: int) -> None:

@@ -1,8 +1,9 @@
-"""Where samples come from: a finite data set, or an endless sampler.
+"""Sources of data: a finite data set, an endless sampler, or batches that the user passes to every step.
 
-A *sample* of a source is a pytree whose leaves share their first axis, one entry a row: row numbers for a `Dataset`
-(the rows are gathered where they are used), the rows themselves for a `Sampler`. Rows of a `Dataset` that stand side by side
-are a `Span`. `examples_in` and `part_of` let the oracle cut any of them into pieces without knowing where it came from.
+A *sample* of a source is a pytree whose leaves share their first axis, with one entry per example. For a `Dataset` it holds
+the indices of the examples (gathered where they are used), a `Span` of consecutive ones, or, as `Given`, the examples
+themselves. For a `Sampler` and for `Batches` a sample is the batch. `examples_in` and `part_of` work on all of them, so that
+the oracle can split a sample without knowing its source.
 """
 
 from __future__ import annotations
@@ -16,21 +17,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
+from ..arguments import check_callable, positive_int
+
 
 class Span(eqx.Module):
-    """Rows `first`, `first` + 1, … of a `Dataset`, as many as `length`: a sample that is cut out, not gathered."""
+    """The `length` examples of a `Dataset` from index `first` on: a slice, cheaper than gathering indices."""
 
     first: Int[Array, ""] | int
     length: int = eqx.field(static=True)
 
 
+class Given(eqx.Module):
+    """Examples to use in place of a `Dataset`'s own: a batch of the same structure, with any number of examples."""
+
+    examples: PyTree[Array]
+
+
 def examples_in(sample: PyTree[Array]) -> int:
-    """How many rows a sample has."""
+    """The number of examples in a sample."""
     return sample.length if isinstance(sample, Span) else jax.tree.leaves(sample)[0].shape[0]
 
 
 def part_of(sample: PyTree[Array], first: Int[Array, ""] | int, length: int) -> PyTree[Array]:
-    """As many rows of a sample as `length`, from the row with this number on."""
+    """The `length` examples of a sample from position `first` on."""
     if length == examples_in(sample):
         return sample
     if isinstance(sample, Span):
@@ -39,11 +48,12 @@ def part_of(sample: PyTree[Array], first: Int[Array, ""] | int, length: int) -> 
 
 
 class Dataset:
-    """Finite data: rows drawn independently with replacement, or passed over in full.
+    """Finite data: examples are drawn independently with replacement, or passed over in full.
 
     Args:
-        arrays: a pytree of arrays with the same first axis, one entry a row. A batch is the same pytree with fewer rows.
-        batch_size: how many rows a step draws.
+        arrays: a pytree of arrays that share their first axis, with one entry per example. A batch is the same pytree with
+            fewer examples.
+        batch_size: the number of examples drawn per step.
 
     Example:
         >>> import numpy as np, tightrope as tr
@@ -53,19 +63,8 @@ class Dataset:
     """
 
     def __init__(self, arrays: PyTree[Any], batch_size: int):
-        named = jax.tree_util.tree_leaves_with_path(arrays)
-        if not named:
-            raise ValueError("Dataset: arrays is empty; expected at least one array with one entry a row")
-        lengths = {"arrays" + jax.tree_util.keystr(path): np.shape(leaf)[:1] for path, leaf in named}
-        if any(not length for length in lengths.values()):
-            raise ValueError(f"Dataset: every leaf needs a first axis of rows, got shapes starting with {lengths}")
-        if len(set(lengths.values())) > 1:
-            sizes = ", ".join(f"{name} has {length[0]}" for name, length in lengths.items())
-            raise ValueError(f"Dataset: all leaves must have the same number of rows, but {sizes}")
-        self.size = next(iter(lengths.values()))[0]
-        if self.size == 0:
-            raise ValueError("Dataset: arrays has no rows; expected at least one")
-        for path, leaf in named:
+        self.size = _shared_length("Dataset", "arrays", arrays)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
             if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
                 raise ValueError(
                     f"Dataset: arrays{jax.tree_util.keystr(path)} contains NaN or infinity; expected finite numbers"
@@ -73,29 +72,31 @@ class Dataset:
         self.batch_size = positive_int("Dataset", "batch_size", batch_size)
         self.arrays = jax.tree.map(jnp.asarray, arrays)
 
-    def draw(self, key: Array, rows: int) -> PyTree[Array]:
-        """Row numbers, independent and uniform (to 2^-12 relative: one random word a row, two where that is too coarse)."""
+    def draw(self, key: Array, examples: int) -> PyTree[Array]:
+        """Independent indices, uniform to a relative 2⁻¹² (one random word per index; two for larger data)."""
         if self.size > 2**20:
-            return jax.random.randint(key, (rows,), 0, self.size)
-        return (jax.random.bits(key, (rows,), "uint32") % np.uint32(self.size)).astype(jnp.int32)
+            return jax.random.randint(key, (examples,), 0, self.size)
+        return (jax.random.bits(key, (examples,), "uint32") % np.uint32(self.size)).astype(jnp.int32)
 
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
-        """The rows that a sample names; `arrays` are passed in so that compiled programs take data as arguments."""
+        """The examples of a sample; `arrays` is passed in so that compiled programs take data as arguments."""
+        if isinstance(sample, Given):
+            return sample.examples
         if not isinstance(sample, Span):
             return jax.tree.map(lambda array: array[sample], arrays)
         first, length = sample.first, sample.length
         return jax.tree.map(lambda a: a if len(a) == length else jax.lax.dynamic_slice_in_dim(a, first, length), arrays)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.size} rows, batch_size={self.batch_size})"
+        return f"Dataset({self.size} examples, batch_size={self.batch_size})"
 
 
 class Sampler:
-    """Endless data: fresh rows made by a function of a random key.
+    """Endless data: a function of a random key makes fresh examples.
 
     Args:
-        fn: `fn(key, n) -> batch`, a pytree of arrays with `n` rows each; any function that JAX can trace.
-        batch_size: how many rows a step draws.
+        fn: `fn(key, n) -> batch`, a pytree of arrays with `n` examples each; any function that JAX can trace.
+        batch_size: the number of examples drawn per step.
 
     Example:
         >>> import jax, tightrope as tr
@@ -105,8 +106,7 @@ class Sampler:
     """
 
     def __init__(self, fn: Callable[[Array, int], PyTree[Array]], batch_size: int):
-        if not callable(fn):
-            raise TypeError(f"Sampler: fn must be a function fn(key, n) -> batch, got {type(fn).__name__}")
+        check_callable("Sampler", "fn", fn, "a function fn(key, n) -> batch")
         self.fn = fn
         self.batch_size = positive_int("Sampler", "batch_size", batch_size)
         self.arrays = ()
@@ -114,28 +114,89 @@ class Sampler:
         wrong = [leaf.shape for leaf in jax.tree.leaves(made) if leaf.shape[:1] != (self.batch_size,)]
         if wrong or not jax.tree.leaves(made):
             raise ValueError(
-                f"Sampler: fn(key, {self.batch_size}) must return arrays with {self.batch_size} rows, got shapes {wrong}"
+                f"Sampler: fn(key, {self.batch_size}) must return arrays with {self.batch_size} examples, "
+                f"got {f'shapes {wrong}' if wrong else 'no arrays'}"
             )
 
-    def draw(self, key: Array, rows: int) -> PyTree[Array]:
-        """Fresh rows."""
-        return self.fn(key, rows)
+    def draw(self, key: Array, examples: int) -> PyTree[Array]:
+        """Fresh examples."""
+        return self.fn(key, examples)
 
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
-        """A sampler's sample is the batch."""
+        """The sample itself."""
         return sample
 
     def __repr__(self) -> str:
         return f"Sampler({getattr(self.fn, '__name__', 'fn')}, batch_size={self.batch_size})"
 
 
-Source = Dataset | Sampler
+class Batches:
+    """Batches that you pass to every step of a `Stepper`: no data to draw from, only the shapes of a batch.
+
+    Args:
+        like: an example of a batch, a pytree of arrays (or `jax.ShapeDtypeStruct`) that share their first axis, with one
+            entry per example. Only shapes and dtypes are kept.
+
+    Example:
+        >>> import numpy as np, tightrope as tr
+        >>> batches = tr.Batches(like={"x": np.ones((16, 3)), "y": np.zeros(16)})
+        >>> batches.batch_size
+        16
+    """
+
+    def __init__(self, like: PyTree[Any]):
+        self.batch_size = _shared_length("Batches", "like", like)
+        self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), like)
+        self.arrays = ()
+
+    def draw(self, key: Array, examples: int) -> PyTree[Array]:
+        """A TypeError: there is nothing to draw from."""
+        raise TypeError(
+            "Batches has nothing to draw from; pass batches to Stepper.step, or use a tightrope.Dataset or Sampler"
+        )
+
+    def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
+        """The sample itself."""
+        return sample
+
+    def __repr__(self) -> str:
+        return f"Batches(batch_size={self.batch_size})"
 
 
-def positive_int(owner: str, argument: str, value: Any) -> int:
-    """`value` as an int, or an error that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{owner}: {argument} must be a positive integer, got {value!r} ({type(value).__name__})")
-    if value <= 0:
-        raise ValueError(f"{owner}: {argument} must be a positive integer, got {value}")
-    return int(value)
+Source = Dataset | Sampler | Batches
+
+
+def check_source(owner: str, argument: str, data: Any) -> None:
+    """A TypeError unless `data` is a source or None."""
+    if data is not None and not isinstance(data, Source):
+        raise TypeError(
+            f"{owner}: {argument} must be a tightrope.Dataset, Sampler or Batches, got {type(data).__name__}; "
+            "wrap your arrays: tightrope.Dataset(arrays, batch_size=64)"
+        )
+
+
+def batch_shape(source: Source) -> PyTree[jax.ShapeDtypeStruct]:
+    """The shapes and dtypes of one of the source's batches."""
+    if isinstance(source, Batches):
+        return source.shapes
+    if isinstance(source, Dataset):
+        examples = min(source.batch_size, source.size)
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((examples, *a.shape[1:]), a.dtype), source.arrays)
+    return jax.eval_shape(lambda key: source.draw(key, source.batch_size), jax.random.key(0))
+
+
+def _shared_length(owner: str, argument: str, tree: PyTree[Any]) -> int:
+    """The length of the first axis, which all leaves must share."""
+    named = jax.tree_util.tree_leaves_with_path(tree)
+    if not named:
+        raise ValueError(f"{owner}: {argument} is empty; expected at least one array with one entry per example")
+    lengths = {argument + jax.tree_util.keystr(path): np.shape(leaf)[:1] for path, leaf in named}
+    if any(not length for length in lengths.values()):
+        raise ValueError(f"{owner}: every leaf needs a first axis of examples, got shapes starting with {lengths}")
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} has {length[0]}" for name, length in lengths.items())
+        raise ValueError(f"{owner}: all leaves must have the same number of examples, but {listed}")
+    (length,) = next(iter(lengths.values()))
+    if length == 0:
+        raise ValueError(f"{owner}: {argument} has no examples; expected at least one")
+    return length

@@ -20,7 +20,7 @@ from jax.experimental.sparse import BCOO, JAXSparse
 from jax.flatten_util import ravel_pytree
 
 from ..domains import Domain, Reals
-from .data import Dataset, Sampler, Source
+from .data import Batches, Source, check_source
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +241,7 @@ def _constraint(
 ) -> Constraint:
     if not callable(fn):
         raise TypeError(f"{kind}: fn must be a function of the parameters, got {type(fn).__name__}")
-    _check_source(kind, data)
+    check_source(kind, "data", data)
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{kind}: name must be a string, got {type(name).__name__}")
     values = None if sample_range is None else _range(kind, sample_range, data, low.size)
@@ -280,14 +280,6 @@ def _bound(owner: str, argument: str, value: Any, infinite: bool = False) -> np.
     if np.isnan(bound).any() or (not infinite and np.isinf(bound).any()):
         raise ValueError(f"{owner}: {argument} must be finite, got {value}")
     return bound
-
-
-def _check_source(owner: str, data: Any) -> None:
-    if data is not None and not isinstance(data, Dataset | Sampler):
-        raise TypeError(
-            f"{owner}: data must be a tightrope.Dataset or tightrope.Sampler, got {type(data).__name__}; "
-            "wrap your arrays: tightrope.Dataset(arrays, batch_size=64)"
-        )
 
 
 RESERVED = ("step", "samples", "epochs", "seconds", "objective", "violation", "stationarity")
@@ -348,7 +340,7 @@ class Problem:
             raise TypeError(f"Problem: domain must be one of tightrope.domains, got {type(domain).__name__}")
         if not isinstance(smooth, bool):
             raise TypeError(f"Problem: smooth must be True or False, got {smooth!r}")
-        _check_source("Problem", data)
+        check_source("Problem", "data", data)
         self.objective = objective
         self.constraints = _unique_names(constraints)
         self.domain: Domain = Reals() if domain is None else domain
@@ -361,6 +353,11 @@ class Problem:
         """The distinct sources of samples, the objective's first."""
         every = [self.data, *(constraint.data for constraint in self.constraints)]
         return tuple({id(source): source for source in every if source is not None}.values())
+
+    @property
+    def needs_batches(self) -> bool:
+        """Whether a source is `Batches`: such a problem is for a `Stepper`, since there is nothing to draw from."""
+        return any(isinstance(source, Batches) for source in self.sources)
 
     def __repr__(self) -> str:
         constraints = ", ".join(f"{c.name} ({c.kind})" for c in self.constraints) or "none"
