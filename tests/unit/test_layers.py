@@ -30,10 +30,6 @@ LAYERS = (
 SHARED_BY_METHODS = {"base", "shared"}
 KNOW_ALL_METHODS = {"registry", "selection", "__init__"}
 TO_BE_MOVED = {
-    "methods.cooperative_approximation",
-    "methods.inexact_alm",
-    "methods.proximal_point",
-    "methods.two_phase_momentum",
     "tightrope.cli",
     "tightrope.experiments.exact_penalty_bank",
     "tightrope.experiments.fair_adult",

@@ -29,18 +29,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..arguments import positive_int
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
-from ..problems.data import positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
-from .switching_subgradient import (
-    cost,
-    decide,
-    deciding_sample,
+from .shared.switching import (
     default_step_and_tolerance,
-    subgradient,
+    multipliers_from_steps,
     switching_roles,
-    weighted_rows,
+    switching_subgradient,
 )
 
 
@@ -99,27 +97,27 @@ class CooperativeApproximation(Method):
         return State(x, x, jnp.zeros((), x.dtype), jnp.zeros_like(oracle.multipliers))
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
-        x, deciding, sample = state.x, deciding_sample(oracle, draw), draw.samples["subgradient"]
+        x = state.x
         decay = jnp.sqrt(draw.k.astype(x.dtype))
         step_size = self.step_size / decay
-        decision = decide(oracle, x, deciding, self.tolerance / decay)
-        new = oracle.project(x - step_size * subgradient(oracle, x, sample, decision))
+        decision, direction, info = switching_subgradient(oracle, x, draw, self.tolerance / decay)
+        new = oracle.project(x - step_size * direction)
         recorded = jnp.where(2 * (draw.k - 1) >= draw.steps, step_size, 0.0)
         share = jnp.where(decision.feasible, recorded, 0.0)
         weight = state.weight + share
         state = State(
             new,
-            state.average + share / jnp.where(weight > 0, weight, 1.0) * (x - state.average),
+            state.average + share / positive_or_one(weight) * (x - state.average),
             weight,
             state.row_weights + (recorded - share) * decision.worst,
         )
-        return state, cost(oracle, deciding, sample, decision)
+        return state, info
 
     def output(self, state: State) -> Float[Array, " n"]:
         return jnp.where(state.weight > 0, state.average, state.x)
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
-        return weighted_rows(state.row_weights, state.weight)
+        return multipliers_from_steps(state.row_weights, state.weight)
 
     def note(self, state: State) -> str | None:
         if state.weight > 0:

@@ -57,10 +57,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ..arguments import positive_int
 from ..numerics.prox_linear import prox_linear, prox_linear_on_set
 from ..numerics.scaling import positive_or_one, truncate
 from ..oracles.oracle import Oracle, Sample
-from ..problems.data import Dataset, positive_int
+from ..problems.data import Dataset
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import row_noise, scales
 from .shared.momentum import first_order_svrg, spider

@@ -34,12 +34,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..arguments import positive_int
 from ..oracles.oracle import Oracle
-from ..problems.data import positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .linearized_penalty import ROLES, penalty_cost, penalty_gradient
 from .shared.constants import scales
 from .shared.momentum import recursive_momentum
+from .shared.penalty_gradient import PENALTY_ROLES, penalty_cost, penalty_gradient
 
 
 class State(NamedTuple):
@@ -88,7 +88,7 @@ class InexactALM(Method):
         positive_int("InexactALM", "inner_steps", self.inner_steps)
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return ROLES | {"dual": None}
+        return PENALTY_ROLES | {"dual": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)

@@ -40,58 +40,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..oracles.oracle import Oracle, Sample
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
 from .shared.momentum import recursive_momentum
+from .shared.penalty_gradient import PENALTY_ROLES, penalty_cost, penalty_gradient, sign_ascent
 from .shared.schedules import power, reservoir_replaces
-
-ROLES: dict[str, int | None] = {"objective": None, "jacobian": None, "value": None}
-"""The draws ξ⁰, ζ¹, ζ² of one penalty gradient."""
-
-
-def penalty_pull(
-    oracle: Oracle,
-    x: Float[Array, " n"],
-    samples: dict[str, Sample],
-    multipliers: Float[Array, " rows"],
-    penalty: Float[Array, ""] | float,
-) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """The rows c(x, ζ²), and J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²)); constraints without data are evaluated once."""
-    c, pullback = oracle.vjp(x, samples["jacobian"])
-    if oracle.stochastic_constraints:
-        c = oracle.c(x, samples["value"])
-    return c, pullback(multipliers + penalty * c)
-
-
-def penalty_gradient(
-    oracle: Oracle,
-    x: Float[Array, " n"],
-    samples: dict[str, Sample],
-    multipliers: Float[Array, " rows"],
-    penalty: Float[Array, ""],
-) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """The rows c(x, ζ²), and G_ρ(x, λ; B)."""
-    c, pull = penalty_pull(oracle, x, samples, multipliers, penalty)
-    return c, oracle.grad(x, samples["objective"]) + pull
-
-
-def penalty_cost(oracle: Oracle, samples: dict[str, Sample], points: int, *, objective: bool = True) -> Info:
-    """What G costs at this many points on one B; without `objective`, what its constraint part costs."""
-    rows = oracle.count(samples["jacobian"], objective=False, constraints=True)
-    rows += oracle.count(samples["value"], objective=False, constraints=True)
-    rows += oracle.count(samples["objective"], objective=objective, constraints=False)
-    return Info(points * objective, points * (1 + oracle.stochastic_constraints), points, rows)
-
-
-def sign_ascent(
-    multipliers: Float[Array, " rows"],
-    step_size: Float[Array, ""],
-    k: Float[Array, ""] | float,
-    c: Float[Array, " rows"],
-) -> Float[Array, " rows"]:
-    """The multipliers after λ_k's step along the signs of c(x_k, ζ²_k): λ + γ/(k log²(k+1)) sign c."""
-    return multipliers + step_size / (k * jnp.log(k + 1.0) ** 2) * jnp.sign(c)
 
 
 class State(NamedTuple):
@@ -150,7 +104,7 @@ class LinearizedPenalty(Method):
             )
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return dict(ROLES)
+        return dict(PENALTY_ROLES)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)

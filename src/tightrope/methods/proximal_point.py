@@ -31,12 +31,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..arguments import positive_int
 from ..oracles.oracle import Oracle
-from ..problems.data import positive_int
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
 from .shared.schedules import begins
-from .switching_subgradient import SwitchingSubgradient
 
 
 class State(NamedTuple):
@@ -49,6 +48,12 @@ class State(NamedTuple):
     def x(self) -> Float[Array, " n"]:
         """The iterate."""
         return self.inner.x
+
+
+def _default_inner() -> Method:
+    from .registry import by_name  # at call time: the registry imports this module
+
+    return by_name("SwitchingSubgradient")(rule="static")  # pyright: ignore[reportCallIssue]
 
 
 class ProximalPoint(Method):
@@ -72,7 +77,7 @@ class ProximalPoint(Method):
         True
     """
 
-    inner: Method = SwitchingSubgradient(rule="static")
+    inner: Method = eqx.field(default_factory=_default_inner)
     weight: Hyper = hyper(None)
     inner_steps: int = eqx.field(default=100, static=True)
     constraints: str = choice("weakly_convex", "weakly_convex", "convex")

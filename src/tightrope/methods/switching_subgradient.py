@@ -27,7 +27,7 @@ then unbiased, which that of the largest row on its own sample is not. Where con
 is the mean over a sample drawn independently of the subgradients'
 (Algorithm 2, whose else-branch adds t to J, not to I as printed); `values='exact'` passes over all data instead (A.6).
 Theorem A.14 asks for B ~ T σ²/(MD)² rows in that sample: its error has to be below ε_t. A data set with no more rows than
-that is better passed over, and `values='auto'` does so up to FEW_ROWS. With a smaller sample, as from an endless source at its
+that is better passed over, and `auto` does so up to 10,000 of them. With a smaller sample, as from an endless source at its
 own batch size, g(x_t) of t in I is below ε_t plus that sample's error, not below ε_t.
 
 Output I is an x_t with t in I, Output II with t in I ∪ J, each with probability ∝ η_t over recorded t, kept on line: x_t
@@ -41,79 +41,24 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple, Self
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from ..oracles.oracle import Oracle, Sample
-from ..problems.data import Dataset, positive_int
+from ..arguments import positive_int
+from ..numerics.scaling import positive_or_one
+from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import Scales, scales
+from .shared.constants import scales
 from .shared.schedules import reservoir_replaces
-
-FEW_ROWS = 10_000
-"""Data with no more rows are passed over in full at every step: Theorem A.14 would ask for more in any long run."""
-
-
-class Decision(NamedTuple):
-    """Whether x counts as feasible, the largest row there, and the unit vector of that row."""
-
-    feasible: Bool[Array, ""]
-    value: Float[Array, ""]
-    worst: Float[Array, " rows"]
-
-
-def switching_roles(oracle: Oracle, values: str, value_batch: int | None) -> dict[str, int | None]:
-    """The subgradient's sample, and the one that decides unless all data do."""
-    few = all(isinstance(source, Dataset) and source.size <= FEW_ROWS for source in oracle.sources)
-    exact = values == "exact" or (values == "auto" and value_batch is None and few)
-    return {"subgradient": None} if exact else {"subgradient": None, "value": value_batch}
-
-
-def deciding_sample(oracle: Oracle, draw: Draw) -> Sample:
-    """The sample whose value of g decides: that of `switching_roles`, or all data."""
-    return draw.samples["value"] if "value" in draw.samples else oracle.everything()
-
-
-def decide(oracle: Oracle, x: Float[Array, " n"], deciding: Sample, tolerance: Array | float) -> Decision:
-    """Which of f and g is to be stepped along at x, on the sample that decides."""
-    rows = oracle.c(x, deciding)
-    value = jnp.max(rows, initial=-jnp.inf)
-    worst = jnp.zeros_like(rows).at[jnp.argmax(rows)].set(1.0) if rows.size else rows
-    return Decision(value <= tolerance, value, worst)
-
-
-def subgradient(oracle: Oracle, x: Float[Array, " n"], sample: Sample, decision: Decision) -> Float[Array, " n"]:
-    """The subgradient of f, or of the worst row: only the one that was decided for is computed."""
-    return jax.lax.cond(
-        decision.feasible, lambda: oracle.grad(x, sample), lambda: oracle.vjp(x, sample)[1](decision.worst)
-    )
-
-
-def cost(oracle: Oracle, deciding: Sample, sample: Sample, decision: Decision) -> Info:
-    """What `decide` and `subgradient` cost together."""
-    on_objective, on_constraints = decision.feasible.astype(jnp.int32), (~decision.feasible).astype(jnp.int32)
-    return Info(
-        on_objective,
-        1 + on_constraints,
-        on_constraints,
-        oracle.count(deciding, objective=False, constraints=True)
-        + on_objective * oracle.count(sample, objective=True, constraints=False)
-        + on_constraints * oracle.count(sample, objective=False, constraints=True),
-    )
-
-
-def default_step_and_tolerance(s: Scales, horizon: Array | float) -> tuple[Array, Array]:
-    """Step size D/(M √horizon) and tolerance ½ MD/√horizon, with D the length and M the larger gradient norm."""
-    largest = jnp.maximum(s.gradient, s.constraint_gradient)
-    return s.length / (largest * horizon), 0.5 * s.length * largest / horizon
-
-
-def weighted_rows(row_weights: Float[Array, " rows"], total: Float[Array, ""]) -> Float[Array, " rows"]:
-    """Multipliers: the steps along each row over those along the objective; 0 where there were none of these."""
-    return jnp.where(total > 0, row_weights / jnp.where(total > 0, total, 1.0), 0.0)
+from .shared.switching import (
+    Decision,
+    default_step_and_tolerance,
+    multipliers_from_steps,
+    switching_roles,
+    switching_subgradient,
+)
 
 
 class State(NamedTuple):
@@ -218,22 +163,19 @@ class SwitchingSubgradient(Method):
         return State(x, x, zero, zero, jnp.zeros_like(oracle.multipliers), x, jnp.asarray(jnp.inf, x.dtype))
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
-        x, sample = state.x, draw.samples["subgradient"]
+        x = state.x
         decay = jnp.sqrt(draw.k.astype(x.dtype)) if self._diminishing else 1.0  # k = t + 1
-        deciding = deciding_sample(oracle, draw)
         tolerance = 0.0 if self.rule == "strongly_convex" else self.tolerance / decay
-        decision = decide(oracle, x, deciding, tolerance)
-        direction = subgradient(oracle, x, sample, decision)
+        decision, direction, info = switching_subgradient(oracle, x, draw, tolerance)
         step_size = self.step_size / decay
         if self.rule in ("switching", "unbounded"):
             square = direction @ direction
-            safe = jnp.where(square > 0, square, 1.0)
-            polyak = jnp.where(square > 0, decision.value / safe, 0.0)  # a zero subgradient: stay
+            polyak = jnp.where(square > 0, decision.value / positive_or_one(square), 0.0)  # a zero subgradient: stay
             factor = self.margin if self.rule == "unbounded" else 1.0
             step_size = jnp.where(decision.feasible, step_size, factor * polyak)
         new = oracle.project(x - step_size * direction)
         state = self._record(state, draw, step_size, decision)
-        return state._replace(x=new), cost(oracle, deciding, sample, decision)
+        return state._replace(x=new), info
 
     def _record(self, state: State, draw: Draw, step_size: Hyper, decision: Decision) -> State:
         """The on-line sampling of Outputs I and II over the pre-step x_t, t ≥ S; before S all weights are zero."""
@@ -258,7 +200,7 @@ class SwitchingSubgradient(Method):
         return jnp.where(state.weight > 0, state.picked, state.least)
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
-        return weighted_rows(state.row_weights, state.objective_weight)
+        return multipliers_from_steps(state.row_weights, state.objective_weight)
 
     def note(self, state: State) -> str | None:
         if state.weight > 0:

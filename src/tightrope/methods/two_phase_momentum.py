@@ -33,7 +33,7 @@ Output: x_{j+1} with j uniform on phase 2, sampled on line, its multiplier λ_j 
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -41,22 +41,26 @@ from jaxtyping import Array, Float, Int
 
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .linearized_penalty import (
-    ROLES,
-    State,
-    penalty_cost,
-    penalty_gradient,
-    penalty_pull,
-    sign_ascent,
-)
 from .shared.constants import scales
 from .shared.momentum import recursive_momentum
+from .shared.penalty_gradient import PENALTY_ROLES, constraint_part, penalty_cost, penalty_gradient, sign_ascent
 from .shared.schedules import power, reservoir_replaces
 
 
 def _violation_gradient(oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Float[Array, " n"]:
     """H(x)."""
-    return penalty_pull(oracle, x, draw.samples, jnp.zeros_like(oracle.multipliers), 1.0)[1]
+    return constraint_part(oracle, x, draw.samples, jnp.zeros_like(oracle.multipliers), 1.0)[1]
+
+
+class State(NamedTuple):
+    """The iterate, the momentum, two sets of multipliers, and the sampled output with its multipliers."""
+
+    x: Float[Array, " n"]
+    gradient: Float[Array, " n"]
+    multipliers: Float[Array, " rows"]
+    next_multipliers: Float[Array, " rows"]
+    picked: Float[Array, " n"]
+    picked_multipliers: Float[Array, " rows"]
 
 
 class TwoPhaseMomentum(Method):
@@ -98,7 +102,7 @@ class TwoPhaseMomentum(Method):
         return True
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return dict(ROLES)
+        return dict(PENALTY_ROLES)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
