@@ -45,7 +45,6 @@ import scipy
 import tightrope as tr
 from tightrope.certificates.evaluation import complementarity, raw_violations, stationarity
 from tightrope.oracles.build import oracle_for
-from tightrope.problems.checks import check_functions
 from tightrope.problems.parameters import Parameters
 
 DEFAULT = "AdaptivePenalty"
@@ -110,7 +109,7 @@ class Judge:
     def __init__(self, name: str):
         problem, x0, solution = tr.zoo.hs.available()[name]()
         parameters = Parameters(x0)
-        oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
+        oracle = oracle_for(problem, parameters)
 
         def measure(x: Any) -> Any:
             objective, gradient = oracle.value_and_grad(x, ())

@@ -25,7 +25,6 @@ from .methods.base import Accepts, Info, Method, as_arrays, constants
 from .methods.selection import refusal
 from .oracles.build import oracle_for
 from .oracles.oracle import Oracle
-from .problems.checks import check_functions
 from .problems.data import Dataset
 from .problems.parameters import Parameters
 from .problems.problem import Problem, affine, at_most, between, cached_on_problem, equals
@@ -126,8 +125,7 @@ class Ran(NamedTuple):
 def _fitted(problem: Problem, method: type[Method], x0: Any) -> tuple[Oracle, Oracle]:
     """The oracles of the problem in its native form and in the method's."""
     parameters = Parameters(x0)
-    sizes = check_functions(problem, parameters)
-    return oracle_for(problem, parameters, sizes), oracle_for(problem, parameters, sizes, method.accepts.form)
+    return oracle_for(problem, parameters), oracle_for(problem, parameters, method.accepts.form)
 
 
 def _advance(oracle: Oracle, method: Method, carry: Carry, key: Array, steps: Array) -> Carry:

@@ -95,7 +95,7 @@ def test_data_are_arguments_and_not_constants_of_the_program():
     data = tr.Dataset(points(5000), batch_size=16)
     problem = tr.Problem(loss, data=data)
     run = Run(
-        problem, Parameters(X0), [], tr.methods.TruncatedMomentum(), steps=5, seeds=[0], record=tr.Record(5), stop=None
+        problem, Parameters(X0), tr.methods.TruncatedMomentum(), steps=5, seeds=[0], record=tr.Record(5), stop=None
     )
     steps = np.array([1, 2, 5, 5], np.int32)
     text = run._advance.lower(*run._numbers, jax.tree.leaves(run.carry), run._key, steps).as_text()

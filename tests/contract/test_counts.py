@@ -42,7 +42,7 @@ def test_counts_equal_real_calls_and_only_used_gradients_are_computed(method):
     from tightrope.runs.options import Record
     from tightrope.runs.run import Run
 
-    run = Run(problem, Parameters(X0), [1], method, steps=steps, seeds=[0], record=Record(steps), stop=None)
+    run = Run(problem, Parameters(X0), method, steps=steps, seeds=[0], record=Record(steps), stop=None)
     jax.effects_barrier()
     calls.clear()
     while run.k <= steps:

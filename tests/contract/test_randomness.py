@@ -77,7 +77,7 @@ def test_a_run_killed_at_any_step_and_resumed_is_bit_identical(case, tmp_path):
 def test_samples_that_a_method_calls_independent_come_from_different_streams():
     problem = fair_problem()
     parameters = Parameters(np.zeros(4, np.float32))
-    oracle = oracle_for(problem, parameters, [1])
+    oracle = oracle_for(problem, parameters)
     drawn = [draw_of(oracle, {"first": 64, "second": 64}, jax.random.key(0), k)[0] for k in range(200)]
     first, second = (np.concatenate([d[role][0] for d in drawn]) for role in ("first", "second"))
     assert not np.array_equal(first, second)
@@ -94,7 +94,7 @@ def test_sources_of_one_role_are_drawn_independently():
     problem = tr.Problem(
         lambda x, b: b.mean() + x.sum(), tr.at_most(lambda x, b: b.mean() + x.sum(), data=constraint), data=objective
     )
-    oracle = oracle_for(problem, Parameters(np.zeros(1, np.float32)), [1])
+    oracle = oracle_for(problem, Parameters(np.zeros(1, np.float32)))
     sample = draw_of(oracle, {"joint": None}, jax.random.key(0), 1)[0]["joint"]
     assert not np.array_equal(sample[0], sample[1])
 
@@ -129,8 +129,7 @@ def loops_in(jaxpr):
 
 def test_indices_are_drawn_for_a_block_of_steps_and_not_inside_the_step(case):
     problem, x0, method = case
-    sizes = [1] if len(problem.constraints) == 1 else [1, 2]
-    run = Run(problem, Parameters(x0), sizes, method, steps=5, seeds=[0], record=tr.Record(5), stop=None)
+    run = Run(problem, Parameters(x0), method, steps=5, seeds=[0], record=tr.Record(5), stop=None)
     arguments = *run._numbers, jax.tree.leaves(run.carry), run._key, np.array([1, 6, 5, 5], np.int32)
     jaxpr = jax.make_jaxpr(run._advance)(*arguments).jaxpr
     blocks = [body for body in loops_in(jaxpr) if "random_bits" in everything_in(body)]

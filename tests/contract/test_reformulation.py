@@ -71,9 +71,8 @@ def test_x_violation_and_multipliers_are_those_of_the_original(kind, name):
 def test_rows_vanish_or_are_satisfied_exactly_where_the_constraints_are(form, kind):
     """At random points: a slack, pair or native form is violated by as much as the original constraint is."""
     problem = constrained(*CASES[kind][0])
-    sizes = [2 if kind == "vector" else 1 for _ in problem.constraints]
-    oracle = oracle_for(problem, Parameters(jnp.zeros(3)), sizes, form)
-    low, high = bounds(problem.constraints, sizes)
+    oracle = oracle_for(problem, Parameters(jnp.zeros(3)), form)
+    low, high = bounds(problem.constraints, [term.shape for term in oracle.constraints])
     for x in np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32) * 2:
         raw = np.asarray(oracle.raw(x, ()))
         expected = np.maximum(np.maximum(low - raw, raw - high), 0.0)
@@ -92,7 +91,7 @@ def test_multipliers_go_to_rows_and_back_unchanged(form):
         tr.at_least(lambda x: x[0], name="l"),
         tr.between(lambda x: x[0], 0.0, 1.0, name="b"),
     ]
-    rows = oracle_for(constrained(*constraints), Parameters(jnp.zeros(3)), [1] * 4, form).rows
+    rows = oracle_for(constrained(*constraints), Parameters(jnp.zeros(3)), form).rows
     for raw in ([-2.0, 3.0, -1.0, 0.5], [2.0, 0.0, 0.0, -0.5]):
         np.testing.assert_allclose(rows.to_raw(rows.from_raw(jnp.array(raw))), raw)
 
@@ -105,7 +104,7 @@ def test_lagrangian_gradient_is_the_same_in_every_form():
     x, raw = jnp.array([0.3, -0.2, 0.7]), jnp.array([-1.0, 0.5, 2.0])
     expected = jnp.array([0.0, -1.0, 0.0]) + jnp.array([0.5, 0.0, 0.0]) + 2.0 * 2 * x
     for form in ("native", "slacks", "pairs"):
-        oracle = oracle_for(problem, Parameters(x), [1, 1, 1], form)
+        oracle = oracle_for(problem, Parameters(x), form)
         full = oracle.with_slacks(x, ())
         _, pullback = oracle.vjp(full, ())
         np.testing.assert_allclose(pullback(oracle.rows.from_raw(raw))[:3], expected, rtol=1e-5)

@@ -29,7 +29,6 @@ import tightrope as tr
 from tightrope.certificates.evaluation import evaluation_data
 from tightrope.methods.selection import refusal
 from tightrope.oracles.build import oracle_for
-from tightrope.problems.checks import check_functions
 from tightrope.problems.parameters import Parameters
 
 FULL = bool(os.environ.get("FULL"))
@@ -156,7 +155,7 @@ def neighborhood(problem_name: str) -> Neighborhood:
 def exact(problem, x):
     """The problem's oracle and the sample to call it on."""
     parameters = Parameters(x)
-    oracle = oracle_for(problem, parameters, check_functions(problem, parameters))
+    oracle = oracle_for(problem, parameters)
     return evaluation_data(oracle)
 
 

@@ -118,7 +118,7 @@ def diverging_run(steps, lanes=False):
     options = {"steps": steps, "seeds": [0], "record": tr.Record(steps), "stop": None, "lanes": lanes}
     if lanes:
         method = jax.tree.map(lambda a: jnp.asarray(a)[None], method)
-    return expected, Run(tr.Problem(growing), Parameters(jnp.full(2, 0.5)), [], method, **options)
+    return expected, Run(tr.Problem(growing), Parameters(jnp.full(2, 0.5)), method, **options)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
@@ -296,7 +296,7 @@ def test_warm_start_takes_x_and_multipliers_of_a_result():
     seen, _ = iterates(problem, jnp.zeros(2), method, steps=5, warm_start=first)
     np.testing.assert_allclose(seen[0], first.x)
     options = {"steps": 5, "seeds": [0], "record": tr.Record(5), "stop": None}
-    run = Run(problem, Parameters(jnp.zeros(2)), [1], method, warm=first, **options)
+    run = Run(problem, Parameters(jnp.zeros(2)), method, warm=first, **options)
     np.testing.assert_allclose(run.carry.state.multipliers, [first.multipliers["budget"]], rtol=1e-6)
     with pytest.raises(ValueError, match="structure"):
         tr.solve(problem, jnp.zeros(3), method, steps=5, warm_start=first)

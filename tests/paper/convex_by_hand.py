@@ -24,7 +24,6 @@ A, B = RNG.normal(size=(N, DIM)) + np.array([-0.6, 0.9, 0.5]), RNG.normal(size=N
 C, D = RNG.normal(size=(M, DIM)) + np.array([0.6, 0, 0]), RNG.normal(size=(M, DIM)) + np.array([0, 0.4, 0.2])
 LIMITS, FLOOR, PLANE, LEVEL = (0.4, 0.45), -0.1, np.array([0.2, -0.4, 0.6]), 0.1
 START = np.array([0.5, 0.2, -0.3])
-SIZES, SIZES_WITH_PLANE = [2, 1], [2, 1, 1]
 
 
 def make_problem(domain: tr.domains.Domain, *, plane: bool) -> tr.Problem:
@@ -122,7 +121,7 @@ def independent(path) -> bool:
 
 def estimated(problem: tr.Problem, x0: np.ndarray, method: Method) -> Method:
     """The method with the constants that it estimates at x0; it may ask nothing of the set that the set cannot do."""
-    oracle = oracle_for(problem, Parameters(jnp.asarray(x0)), SIZES, form=method.accepts.form)
+    oracle = oracle_for(problem, Parameters(jnp.asarray(x0)), form=method.accepts.form)
 
     def estimate_constants(key):
         samples = {role: oracle.draw(key, rows) for role, rows in method.roles(oracle).items()}

@@ -55,9 +55,6 @@ def fixed() -> tr.Problem:
     return tr.Problem(_objective, constraints, domain=tr.domains.Box(*BOX), data=data)
 
 
-SIZES = [1, 1, 1]
-
-
 def _objective(x, rows):
     return jnp.mean(0.5 * (rows["a"] @ x - rows["b"]) ** 2 + jnp.sin(rows["w"] @ x))
 

@@ -39,8 +39,8 @@ def quick_jit(fn: Any) -> Any:
 
 
 @functools.cache
-def _oracle(problem: Problem, dtype: Any, size: int, sizes: tuple[int, ...], form: str) -> Oracle:
-    return oracle_for(problem, Parameters(jnp.zeros(size, dtype)), list(sizes), form=form)
+def _oracle(problem: Problem, dtype: Any, size: int, form: str) -> Oracle:
+    return oracle_for(problem, Parameters(jnp.zeros(size, dtype)), form)
 
 
 @functools.cache
@@ -75,9 +75,9 @@ def _run(oracle_of: Any, steps: int) -> Any:
     return quick_jit(run), quick_jit(jax.vmap(lambda *arguments: run(*arguments)[2], in_axes=(None, None, None, 0)))
 
 
-def _prepare(problem: Problem, x0: np.ndarray, method: Method, sizes: list[int], steps: int) -> Any:
+def _prepare(problem: Problem, x0: np.ndarray, method: Method, steps: int) -> Any:
     dtype = jnp.asarray(x0).dtype
-    oracle_of = (problem, dtype, len(x0), tuple(sizes), method.accepts.form)
+    oracle_of = (problem, dtype, len(x0), method.accepts.form)
     method = as_arrays(method, dtype)
     draws = _draws(oracle_of, tuple(method.roles(_oracle(*oracle_of)).items()), steps)
     return _oracle(*oracle_of), method, draws, _run(oracle_of, steps)
@@ -88,7 +88,6 @@ def drive(
     x0: np.ndarray,
     method: Method,
     *,
-    sizes: list[int],
     steps: int,
     seed: int = 0,
     start: np.ndarray | None = None,
@@ -98,7 +97,7 @@ def drive(
 
     Dual variables start at `multipliers` of the method's rows (default 0).
     """
-    oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, sizes, steps)
+    oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, steps)
     drawn = draws(np.uint32(seed))
     first = oracle.multipliers if multipliers is None else jnp.asarray(multipliers)
     out = run(method, jnp.asarray(x0 if start is None else start), first, drawn)
@@ -116,11 +115,9 @@ def drive(
     )
 
 
-def outputs(
-    problem: Problem, x0: np.ndarray, method: Method, *, sizes: list[int], steps: int, seeds: int
-) -> np.ndarray:
+def outputs(problem: Problem, x0: np.ndarray, method: Method, *, steps: int, seeds: int) -> np.ndarray:
     """`method.output` after `steps` steps, for the seeds 0, 1, …: one row a seed."""
-    oracle, method, (_, draws), (_, run) = _prepare(problem, x0, method, sizes, steps)
+    oracle, method, (_, draws), (_, run) = _prepare(problem, x0, method, steps)
     return np.asarray(run(method, jnp.asarray(x0), oracle.multipliers, draws(np.arange(seeds, dtype=np.uint32))))
 
 

@@ -576,12 +576,6 @@ def problem(name: str) -> tr.Problem:
     )
 
 
-SIZES = {
-    "equalities": [2], "noisy objective": [1, 1, 1], "endless data": [1, 1, 1], "finite data": [1, 1, 1], "box": [1, 1],
-    "box alone": [], "slope": [],
-}  # fmt: skip
-
-
 def batches(name: str, sample: tuple) -> tuple[Any, list]:
     """What a sample holds, whole and in halves."""
     if not sample:
@@ -598,7 +592,7 @@ def run(name: str, x: list[float], *, seed: int = 0, share: float = 0.3, w: floa
     p, x = BY_HAND[name], np.array(x, float)
     y = 0.3 * np.arange(len(p.low)) - 0.2
     method = tr.methods.AdaptivePenalty(steering=share, wobble=w)
-    path = drive(problem(name), np.zeros(4), method, sizes=SIZES[name], steps=STEPS, seed=seed, start=x, multipliers=y)
+    path = drive(problem(name), np.zeros(4), method, steps=STEPS, seed=seed, start=x, multipliers=y)
     drawn = [batches(name, path.samples["step"][k]) for k in range(STEPS + 1)]
     everything = (DATA, OWN) if p.period else None
     return path, algorithm(p, x, [halves for _, halves in drawn], drawn[0][0], everything, y, share, w)
@@ -780,7 +774,7 @@ def test_a_step_from_any_state_is_that_of_the_equations(name, faces, monkeypatch
     """With one face instead of four to try, the plain step is often what is left."""
     monkeypatch.setattr(adaptive_penalty, "FACES", faces)
     p, k, events = BY_HAND[name], 5, set()
-    path = drive(problem(name), np.zeros(4), tr.methods.AdaptivePenalty(), sizes=SIZES[name], steps=1)
+    path = drive(problem(name), np.zeros(4), tr.methods.AdaptivePenalty(), steps=1)
     draw = Draw({"step": ()}, jnp.float32(0), jax.random.key(0), jnp.int32(k), jnp.int32(STEPS))
     take = quick_jit(lambda state: path.method.step(path.oracle, state, draw)[0])
     for number in range(40):

@@ -8,7 +8,6 @@ import pytest
 from convex_by_hand import (
     BATCH,
     ROW_BATCH,
-    SIZES,
     START,
     LmoOnly,
     drawn,
@@ -129,7 +128,7 @@ def box_problem() -> tr.Problem:
 def saddle(horizon: str, multipliers: tuple = NONE) -> tuple:
     method = ConservativeSaddle(step_size=ETA, tightening=V, regularization=DELTA, horizon=horizon)
     first = np.array(multipliers)
-    path = drive(box_problem(), START, method, sizes=SIZES, steps=T, seed=3, multipliers=first)
+    path = drive(box_problem(), START, method, steps=T, seed=3, multipliers=first)
     return path, algorithm_1(START, first, horizon, *drawn(path, "joint"))
 
 
@@ -180,7 +179,7 @@ def frank_wolfe_method(rate: str) -> ConservativeFrankWolfe:
 @functools.cache
 def frank_wolfe(rate: str, multipliers: tuple = NONE) -> tuple:
     method, first = frank_wolfe_method(rate), np.array(multipliers)
-    path = drive(ball_problem(), FW_START, method, sizes=SIZES, steps=T, seed=4, multipliers=first)
+    path = drive(ball_problem(), FW_START, method, steps=T, seed=4, multipliers=first)
     return path, algorithm_2(FW_START, first, FW_V * T ** RATES[rate], *drawn(path, "joint"))
 
 
@@ -214,7 +213,7 @@ def test_algorithm_2_counts_two_gradients_a_step_on_one_sample():
 
 def test_algorithm_2_estimates_its_constants_without_a_projection_too():
     method = estimated(ball_problem(), FW_START, ConservativeFrankWolfe())
-    path = drive(ball_problem(), FW_START, method, sizes=SIZES, steps=T)
+    path = drive(ball_problem(), FW_START, method, steps=T)
     assert np.isfinite(path.x).all()
     assert np.abs(path.x).sum(axis=1).max() <= FW_RADIUS * (1 + 1e-9)
 

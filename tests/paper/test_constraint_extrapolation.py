@@ -8,7 +8,6 @@ from convex_by_hand import (
     BATCH,
     PLANE,
     ROW_BATCH,
-    SIZES_WITH_PLANE,
     START,
     ball,
     drawn,
@@ -78,7 +77,7 @@ def problem() -> tr.Problem:
 
 @functools.cache
 def both(y: tuple = (0.0, 0.0, 0.0, 0.0)) -> tuple:
-    path = drive(problem(), START, METHOD, sizes=SIZES_WITH_PLANE, steps=T, seed=1, multipliers=np.array(y))
+    path = drive(problem(), START, METHOD, steps=T, seed=1, multipliers=np.array(y))
     rows = drawn(path, "objective")[0], drawn(path, "value")[1], drawn(path, "jacobian")[1]
     return path, algorithm(START, np.array(y), *rows), rows
 

@@ -7,7 +7,6 @@ import numpy as np
 from convex_by_hand import (
     BATCH,
     ROW_BATCH,
-    SIZES_WITH_PLANE,
     START,
     M,
     ball,
@@ -75,7 +74,7 @@ METHOD = CooperativeApproximation(step_size=STEP_SIZE, tolerance=TOLERANCE, valu
 
 @functools.cache
 def both() -> tuple:
-    path = drive(problem(), START, METHOD, sizes=SIZES_WITH_PLANE, steps=T, seed=2)
+    path = drive(problem(), START, METHOD, steps=T, seed=2)
     return path, algorithm(START, drawn(path, "value")[1], *drawn(path, "subgradient"))
 
 
@@ -122,7 +121,7 @@ def test_the_value_and_the_subgradient_have_independent_samples():
 
 def test_all_data_decide_where_they_are_few_and_no_batch_is_given():
     method = CooperativeApproximation(step_size=STEP_SIZE, tolerance=TOLERANCE)
-    path = drive(problem(), START, method, sizes=SIZES_WITH_PLANE, steps=T, seed=2)
+    path = drive(problem(), START, method, steps=T, seed=2)
     assert set(path.samples) == {"subgradient"}
     expected = algorithm(START, [np.arange(M)] * T, *drawn(path, "subgradient"))
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)

@@ -7,7 +7,6 @@ import numpy as np
 from convex_by_hand import (
     BATCH,
     ROW_BATCH,
-    SIZES,
     START,
     drawn,
     gradient,
@@ -65,7 +64,7 @@ def problem() -> tr.Problem:
 @functools.cache
 def both(multipliers: tuple = (0.0, 0.0, 0.0)) -> tuple:
     first = np.array(multipliers)
-    path = drive(problem(), START, METHOD, sizes=SIZES, steps=T, seed=3, multipliers=first)
+    path = drive(problem(), START, METHOD, steps=T, seed=3, multipliers=first)
     return path, algorithm(START, first, *drawn(path, "joint"))
 
 

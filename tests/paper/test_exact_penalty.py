@@ -272,7 +272,6 @@ BY_HAND = {
         lambda v, sample: np.append(f_gradient(v[:DIM], sample), [0.0, 0.0]), slack_c, slack_jacobian, within
     ),
 }
-SIZES = {"noisy": [2], "exact": [2], "slacks": [1, 1, 1]}
 
 
 def f(x, batch):
@@ -320,7 +319,7 @@ ROLES = ("gradient", "value", "jacobian")
 @functools.cache
 def _large(name: str) -> Callable:
     """Compiled: keys of steps ↦ the samples of a restart there."""
-    oracle = oracle_for(problem(name), Parameters(jnp.zeros(DIM)), SIZES[name], form="slacks")
+    oracle = oracle_for(problem(name), Parameters(jnp.zeros(DIM)), form="slacks")
     return quick_jit(jax.vmap(lambda key: tuple(oracle.draw(part, LARGE) for part in jax.random.split(key, 3))))
 
 
@@ -335,7 +334,7 @@ def draws_of(path: Path, name: str, s: Constants, steps: int) -> list[Draw]:
 
 
 def run(name: str, s: Constants, steps: int = 30, seed: int = 0, start: np.ndarray = X1) -> tuple[Path, Transcribed]:
-    path = drive(problem(name), X1, method_of(s), sizes=SIZES[name], steps=steps, seed=seed, start=start)
+    path = drive(problem(name), X1, method_of(s), steps=steps, seed=seed, start=start)
     draws = draws_of(path, name, s, steps)
     first = restart(BY_HAND[name], s, start, draws[0].large)
     return path, algorithm(BY_HAND[name], s, start, first, draws[1:])

@@ -188,7 +188,7 @@ def test_iterates_and_multipliers_are_those_of_the_rule_on_the_same_samples(vari
     primal, dual, directions = VARIANTS[variant]
     eta, sigma = (0.3, 0.8) if decay else (0.1, 0.3)
     method = GradientDescentAscent(step_size=eta, dual_step_size=sigma, decay=decay, **directions)
-    path = drive(problem(), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=1)
+    path = drive(problem(), X1, method, steps=STEPS, seed=1)
     samples = [entry[0] for entry in path.samples["joint"][1:]]
     expected = rule(primal(), dual(), eta, sigma, decay, X1, samples)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -202,7 +202,7 @@ def test_iterates_and_multipliers_are_those_of_the_rule_on_the_same_samples(vari
 
 def test_on_a_set_that_ties_coordinates_together_the_default_has_one_scale_for_all_of_them():
     method = GradientDescentAscent(step_size=0.3, dual_step_size=0.8)
-    path = drive(problem("ball"), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=1)
+    path = drive(problem("ball"), X1, method, steps=STEPS, seed=1)
     samples = [entry[0] for entry in path.samples["joint"][1:]]
     expected = rule(OneScale(), Plain(), 0.3, 0.8, 0.5, X1, samples, in_ball)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -229,7 +229,7 @@ def test_alternating_and_extragradient_steps_are_those_of_their_rules_on_the_sam
     (by_hand, cost), (primal, dual, directions) = UPDATES[update], VARIANTS[variant]
     eta, sigma = (0.3, 0.8) if decay else (0.1, 0.3)
     method = GradientDescentAscent(step_size=eta, dual_step_size=sigma, decay=decay, update=update, **directions)
-    path = drive(problem(), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=1)
+    path = drive(problem(), X1, method, steps=STEPS, seed=1)
     samples = [(path.samples["joint"][k][0], path.samples["second"][k][0]) for k in range(1, STEPS + 1)]
     expected = by_hand(primal(), dual(), eta, sigma, decay, X1, samples)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -245,7 +245,7 @@ def test_an_equality_may_have_a_negative_multiplier_and_an_inequality_never_has(
     """F = x² with x = 1 (λ = −2) and x ≤ 3 (μ = 0)."""
     constraints = [tr.equals(lambda x: x[0], 1.0, name="one"), tr.at_most(lambda x: x[0], 3.0, name="three")]
     method = GradientDescentAscent(step_size=0.1, dual_step_size=0.1, decay=0.0, primal=optax.identity())
-    path = drive(tr.Problem(lambda x: x[0] ** 2, constraints), np.zeros(1), method, sizes=[1, 1], steps=400)
+    path = drive(tr.Problem(lambda x: x[0] ** 2, constraints), np.zeros(1), method, steps=400)
     duals = np.stack([state.multipliers for state in path.states])
     assert duals[:, 1].min() == 0.0
     np.testing.assert_allclose(duals[-1], [-2.0, 0.0], atol=1e-3)
@@ -253,6 +253,6 @@ def test_an_equality_may_have_a_negative_multiplier_and_an_inequality_never_has(
 
 def test_solve_visits_the_iterates_of_the_rule():
     method = GradientDescentAscent(step_size=0.3, dual_step_size=0.8, decay=0.5, primal=ADAM)
-    path = drive(problem(), X1, method, sizes=[1, 1, 1], steps=STEPS, seed=1)
+    path = drive(problem(), X1, method, steps=STEPS, seed=1)
     expected = rule(Adam(), Plain(), 0.3, 0.8, 0.5, X1, [entry[0] for entry in path.samples["joint"][1:]])
     np.testing.assert_allclose(visited(problem(), X1, method, steps=STEPS, seed=1), expected.x, rtol=1e-9, atol=1e-12)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import noisy_by_hand as hand
 import numpy as np
 import pytest
-from noisy_by_hand import NOISY, SIZES, START, X1, WithSlacks
+from noisy_by_hand import NOISY, START, X1, WithSlacks
 from sample_paths import drive
 
 import tightrope as tr
@@ -103,7 +103,7 @@ def method_of(s: Constants) -> InexactALM:
 
 @functools.cache
 def run(s: Constants, seed: int = 6):
-    return drive(hand.noisy(), X1, method_of(s), sizes=SIZES, steps=STEPS, seed=seed, start=START, multipliers=WARM)
+    return drive(hand.noisy(), X1, method_of(s), steps=STEPS, seed=seed, start=START, multipliers=WARM)
 
 
 def expected_of(s: Constants) -> Transcribed:
@@ -135,7 +135,7 @@ def far() -> tr.Problem:
 def test_rounds_end_where_whole_numbers_say_in_single_precision_too(growth, ends):
     """100, 100 + 400, + 1600; and 100, 100 + 144, ⌈244 + 207.36⌉, …"""
     method = InexactALM(penalty=1.0, growth=growth, dual_bound=1.0, smoothness=1.0, penalty_smoothness=1.0)
-    path = drive(far(), np.zeros(1, np.float32), method, sizes=[1], steps=2200)
+    path = drive(far(), np.zeros(1, np.float32), method, steps=2200)
     assert path.x.dtype == np.float32
     duals = np.stack([state.multipliers for state in path.states])[:, 0]
     assert list(1 + np.flatnonzero(np.diff(duals))) == ends

@@ -109,7 +109,7 @@ def method_of(s: Constants) -> LinearizedALM:
 
 @functools.cache
 def run(s: Constants, form: str = "function", seed: int = 1):
-    return drive(problem(form), X0, method_of(s), sizes=[ROWS], steps=STEPS, seed=seed, multipliers=WARM)
+    return drive(problem(form), X0, method_of(s), steps=STEPS, seed=seed, multipliers=WARM)
 
 
 def expected_of(s: Constants, path) -> Transcribed:
@@ -166,7 +166,7 @@ def test_the_output_is_uniform_over_the_new_iterates():
     steps = 7
     path = np.concatenate([[0.0], np.cumsum([LATE.eta_(k) for k in range(1, steps + 1)])])[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))
-    points = outputs(slope, np.zeros(1), method_of(LATE), sizes=[], steps=steps, seeds=4000)
+    points = outputs(slope, np.zeros(1), method_of(LATE), steps=steps, seeds=4000)
     counts = np.bincount(which(points, path), minlength=steps + 1)
     assert follows(counts, np.array([0, *[1 / steps] * steps])), counts
 

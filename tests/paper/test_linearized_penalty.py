@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import noisy_by_hand as hand
 import numpy as np
 import pytest
-from noisy_by_hand import DIM, FIXED, NOISY, SIZES, START, X1, WithSlacks
+from noisy_by_hand import DIM, FIXED, NOISY, START, X1, WithSlacks
 from sample_paths import drive, follows, outputs, which
 
 import tightrope as tr
@@ -113,7 +113,7 @@ def method_of(s: Constants, **options) -> LinearizedPenalty:
 @functools.cache
 def run(s: Constants, problem: Callable = hand.noisy, **options):
     method = method_of(s, **options)
-    return drive(problem(), X1, method, sizes=SIZES, steps=STEPS, seed=3, start=START, multipliers=WARM)
+    return drive(problem(), X1, method, steps=STEPS, seed=3, start=START, multipliers=WARM)
 
 
 # ---- iterates ----------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Shifted(TruncatedMomentum):
 def test_with_exact_constraints_it_is_truncated_momentum_that_never_truncates():
     path = run(EXACT, hand.fixed)
     method = Shifted(step_size=EXACT.eta, penalty=EXACT.rho, radius=1e6, momentum=EXACT.alpha, error_bound=1.0)
-    other = drive(hand.fixed(), X1, method, sizes=SIZES, steps=STEPS, seed=3, start=START)
+    other = drive(hand.fixed(), X1, method, steps=STEPS, seed=3, start=START)
     np.testing.assert_allclose(path.x, other.x, rtol=1e-9, atol=1e-12)
 
 
@@ -223,7 +223,7 @@ def test_the_output_is_uniform_over_the_new_iterates():
     steps, s = 7, Constants(eta=1.0, rho=1.0, alpha=1.0, quarters=True)
     path = np.concatenate([[0.0], np.cumsum([s.eta_(k) for k in range(1, steps + 1)])])[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))
-    points = outputs(slope, np.zeros(1), method_of(s), sizes=[], steps=steps, seeds=4000)
+    points = outputs(slope, np.zeros(1), method_of(s), steps=steps, seeds=4000)
     counts = np.bincount(1 + which(points, path), minlength=steps + 2)
     probabilities = np.array([0, 0, *[1 / steps] * steps])
     assert follows(counts, probabilities), counts

@@ -18,7 +18,6 @@ from test_adaptive_penalty import (
     DATA,
     EPS,
     OWN,
-    SIZES,
     Measured,
     Problem,
     batches,
@@ -300,7 +299,7 @@ def run(
     p, x = BY_HAND[name], np.array(x, float)
     y = 0.3 * np.arange(len(p.low)) - 0.2
     method = tr.methods.MatrixFreePenalty(steering=share, wobble=w)
-    path = drive(problem(name), np.zeros(4), method, sizes=SIZES[name], steps=steps, seed=seed, start=x, multipliers=y)
+    path = drive(problem(name), np.zeros(4), method, steps=steps, seed=seed, start=x, multipliers=y)
     drawn = [batches(name, path.samples["step"][k]) for k in range(steps + 1)]
     everything = (DATA, OWN) if p.period else None
     found = [start(p, x, drawn[0][1], drawn[0][0], y, path.keys[0])]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import noisy_by_hand as hand
 import numpy as np
 import pytest
-from noisy_by_hand import FLOOR, HIGH, LOW, SIZES, TARGET, X1
+from noisy_by_hand import FLOOR, HIGH, LOW, TARGET, X1
 from sample_paths import drive
 
 from tightrope.methods import MomentumALM
@@ -110,7 +110,7 @@ def method_of(s: Constants) -> MomentumALM:
 
 @functools.cache
 def run(s: Constants, seed: int = 2):
-    return drive(hand.fixed(), X1, method_of(s), sizes=SIZES, steps=STEPS, seed=seed, multipliers=WARM)
+    return drive(hand.fixed(), X1, method_of(s), steps=STEPS, seed=seed, multipliers=WARM)
 
 
 def expected_of(s: Constants) -> Transcribed:

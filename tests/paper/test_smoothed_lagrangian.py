@@ -117,7 +117,6 @@ def method_of(s: Constants) -> tr.methods.Method:
 
 START = project(np.array([*X1, 0.05, X1[0] * X1[1]]))
 RESETTING = Constants(tau=0.12, eta=0.5, rho=1.3, mu=0.9, beta=0.4, bound=0.8)
-SIZES = [1, 1, 1]
 
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ SIZES = [1, 1, 1]
 @pytest.mark.parametrize("bound", [0.8, 1e6], ids=["resetting", "wide"])
 def test_points_multipliers_and_centers_are_those_of_the_rule_on_the_same_samples(bound):
     s = RESETTING._replace(bound=bound)
-    path = drive(problem(), X1, method_of(s), sizes=SIZES, steps=STEPS, seed=3, start=START)
+    path = drive(problem(), X1, method_of(s), steps=STEPS, seed=3, start=START)
     expected = rule(s, START, np.zeros(3), samples_of(path))
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     raw = np.stack([np.asarray(path.oracle.rows.to_raw(path.method.multipliers(state))) for state in path.states])
@@ -141,7 +140,7 @@ def test_points_multipliers_and_centers_are_those_of_the_rule_on_the_same_sample
 
 
 def test_four_independent_samples_a_step_and_their_costs():
-    path = drive(problem(), X1, method_of(RESETTING), sizes=SIZES, steps=STEPS, seed=3, start=START)
+    path = drive(problem(), X1, method_of(RESETTING), steps=STEPS, seed=3, start=START)
     assert set(path.samples) == {"objective", "dual", "jacobian", "value"}
     rows = np.stack([np.stack([entry[1] for entry in path.samples[role]]) for role in ("dual", "jacobian", "value")])
     assert rows.shape == (3, STEPS + 1, CBATCH)

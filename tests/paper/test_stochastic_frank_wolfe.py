@@ -8,7 +8,6 @@ import pytest
 from convex_by_hand import (
     BATCH,
     ROW_BATCH,
-    SIZES,
     LmoOnly,
     drawn,
     estimated,
@@ -57,7 +56,7 @@ def problem() -> tr.Problem:
 
 @functools.cache
 def both(penalty: float) -> tuple:
-    path = drive(problem(), START, StochasticFrankWolfe(penalty=penalty), sizes=SIZES, steps=T, seed=4)
+    path = drive(problem(), START, StochasticFrankWolfe(penalty=penalty), steps=T, seed=4)
     return path, algorithm(START, penalty, *drawn(path, "joint"))
 
 
@@ -81,6 +80,6 @@ def test_one_sample_a_step_gives_one_gradient_of_each_function():
 
 
 def test_its_penalty_is_estimated_without_a_projection_too():
-    path = drive(problem(), START, estimated(problem(), START, StochasticFrankWolfe()), sizes=SIZES, steps=T)
+    path = drive(problem(), START, estimated(problem(), START, StochasticFrankWolfe()), steps=T)
     assert np.isfinite(path.x).all()
     assert np.abs(path.x).sum(axis=1).max() <= RADIUS * (1 + 1e-9)

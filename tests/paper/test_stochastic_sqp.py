@@ -130,8 +130,7 @@ def method_of(s: Constants) -> tr.methods.Method:
 
 
 def run(s: Constants, repeated: bool = False, seed: int = 4, start: np.ndarray = X1):
-    sizes = [2, 1] if repeated else [2]
-    path = drive(problem(repeated), X1, method_of(s), sizes=sizes, steps=STEPS, seed=seed, start=start)
+    path = drive(problem(repeated), X1, method_of(s), steps=STEPS, seed=seed, start=start)
     rows = [entry[0] for entry in path.samples["objective"][1:]]
     by_hand = (twice, twice_jacobian) if repeated else (c, jacobian)
     return path, algorithm(f_gradient, *by_hand, s, start, rows)

@@ -146,8 +146,8 @@ def method_of(rule: str, **choices) -> SwitchingSubgradient:
 @functools.cache
 def deterministic(rule: str, seed: int = 0) -> tuple:
     """A rule's run on a problem without data, and what it should be; the seed is for the output alone."""
-    problem, by_hand, sizes = (strong(), STRONG, [2, 1]) if rule == "strongly_convex" else (fixed(), FIXED, [1, 1, 1])
-    path = drive(problem, START, method_of(rule), sizes=sizes, steps=T, seed=seed)
+    problem, by_hand = (strong(), STRONG) if rule == "strongly_convex" else (fixed(), FIXED)
+    path = drive(problem, START, method_of(rule), steps=T, seed=seed)
     return path, algorithm(by_hand, rule, *CONSTANTS[rule], START, nothing(T), nothing(T))
 
 
@@ -175,7 +175,7 @@ def test_the_objective_is_not_touched_where_the_constraint_is_stepped_along(x, c
     calls = []
     problem = tr.Problem(lambda x: calls.append(0) or jnp.sum(x), tr.at_most(lambda x: x[0], 1.0))
     method = as_arrays(method_of("static", values="exact"), jnp.float64)
-    oracle = oracle_for(problem, Parameters(jnp.zeros(1)), [1], form=method.accepts.form)
+    oracle = oracle_for(problem, Parameters(jnp.zeros(1)), form=method.accepts.form)
     draw = Draw({"subgradient": ()}, jnp.float64(0.5), jax.random.key(0), jnp.int32(1), jnp.int32(1))
     with jax.disable_jit():
         method.step(oracle, method.init(oracle, jnp.array([x]), draw, draw.steps), draw)
@@ -217,7 +217,7 @@ def test_each_rule_has_its_own_output(rule):
 def test_a_value_equal_to_the_tolerance_counts_as_nearly_feasible(tolerance):
     edge = tr.Problem(lambda x: -3.0 * x[0], tr.at_most(lambda x: x[0], 1.0))
     method = SwitchingSubgradient(step_size=0.5, tolerance=tolerance, rule="static")
-    path = drive(edge, np.array([1.0 + tolerance]), method, sizes=[1], steps=2)
+    path = drive(edge, np.array([1.0 + tolerance]), method, steps=2)
     np.testing.assert_allclose(path.x[:, 0] - tolerance, [1.0, 2.5, 2.0], rtol=1e-12)
 
 
@@ -256,7 +256,7 @@ def drawn(path, role: str, t: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_with_exact_values_only_the_subgradients_are_sampled(rule):
-    path = drive(random_problem(), START, method_of(rule, values="exact"), sizes=[1], steps=T, seed=3)
+    path = drive(random_problem(), START, method_of(rule, values="exact"), steps=T, seed=3)
     assert set(path.samples) == {"subgradient"}
     expected = algorithm(RANDOM, rule, *CONSTANTS[rule], START, [ALL] * T, drawn(path, "subgradient", T))
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -268,7 +268,7 @@ def test_with_exact_values_only_the_subgradients_are_sampled(rule):
 
 @pytest.mark.parametrize("rule", ALL_RULES)
 def test_with_sampled_values_one_sample_decides_and_another_gives_the_subgradient(rule):
-    path = drive(random_problem(), START, method_of(rule, value_batch=VALUE_BATCH), sizes=[1], steps=T, seed=4)
+    path = drive(random_problem(), START, method_of(rule, value_batch=VALUE_BATCH), steps=T, seed=4)
     values, samples = drawn(path, "value", T), drawn(path, "subgradient", T)
     expected = algorithm(RANDOM, rule, *CONSTANTS[rule], START, values, samples)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -279,18 +279,18 @@ def test_with_sampled_values_one_sample_decides_and_another_gives_the_subgradien
 
 
 def test_the_two_samples_have_their_own_sizes_and_share_nothing():
-    path = drive(random_problem(), START, method_of("static", value_batch=BATCH), sizes=[1], steps=T, seed=4)
+    path = drive(random_problem(), START, method_of("static", value_batch=BATCH), steps=T, seed=4)
     values, samples = np.stack(drawn(path, "value", T)), np.stack(drawn(path, "subgradient", T))
     assert values.shape == samples.shape == (T, BATCH)
     assert (values == samples).mean() < 0.15
     assert abs(np.corrcoef(values.ravel(), samples.ravel())[0, 1]) < 0.3
-    other = drive(random_problem(), START, method_of("static", value_batch=VALUE_BATCH), sizes=[1], steps=T, seed=4)
+    other = drive(random_problem(), START, method_of("static", value_batch=VALUE_BATCH), steps=T, seed=4)
     assert np.stack(drawn(other, "value", T)).shape == (T, VALUE_BATCH)
 
 
 def test_solve_visits_the_iterates_of_algorithm_2():
     method = method_of("switching", value_batch=VALUE_BATCH)
-    path = drive(random_problem(), START, method, sizes=[1], steps=T, seed=4)
+    path = drive(random_problem(), START, method, steps=T, seed=4)
     values, samples = drawn(path, "value", T), drawn(path, "subgradient", T)
     expected = algorithm(RANDOM, "switching", *CONSTANTS["switching"], START, values, samples)
     seen = visited(random_problem(), START, method, steps=T, seed=4)
@@ -320,7 +320,7 @@ TWO_RANDOM = RANDOM._replace(
 @pytest.mark.parametrize("values", ["exact", "sampled"])
 def test_the_row_whose_value_decided_is_the_row_that_is_stepped_along(values):
     method = method_of("static", values=values, value_batch=VALUE_BATCH)
-    path = drive(two_random_constraints(), START, method, sizes=[2], steps=T, seed=4)
+    path = drive(two_random_constraints(), START, method, steps=T, seed=4)
     deciding = [ALL] * T if values == "exact" else drawn(path, "value", T)
     expected = algorithm(TWO_RANDOM, "static", *CONSTANTS["static"], START, deciding, drawn(path, "subgradient", T))
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -357,7 +357,7 @@ def test_outputs_are_drawn_with_probability_proportional_to_the_steps_recorded(r
     assert (~expected.in_I).sum() >= 2
     tolerance, step_size = PICK[rule]
     method = SwitchingSubgradient(step_size=step_size, tolerance=tolerance, rule=rule, output_rule=output_rule)
-    points = outputs(climb(), np.zeros(2), method, sizes=[1], steps=steps, seeds=6000)
+    points = outputs(climb(), np.zeros(2), method, steps=steps, seeds=6000)
     counts = np.bincount(which(points, expected.x), minlength=steps + 1)
     assert counts[steps] == 0, "the iterate after the last step is none of x^(0) … x^(T-1)"
     assert follows(counts[:steps], probabilities), (counts, probabilities)
@@ -373,7 +373,7 @@ def test_where_no_iterate_is_nearly_feasible_the_output_is_the_least_violated_on
         project=lambda z: z,
     )
     x0, steps = np.array([1.03, 0.4]), 12
-    path = drive(never, x0, method_of(rule), sizes=[1], steps=steps)
+    path = drive(never, x0, method_of(rule), steps=steps)
     expected = algorithm(by_hand, rule, *CONSTANTS[rule], x0, nothing(steps), nothing(steps))
     assert not expected.in_I.any()
     least = int(np.argmin(expected.values))
@@ -383,18 +383,18 @@ def test_where_no_iterate_is_nearly_feasible_the_output_is_the_least_violated_on
 
 
 def test_a_run_with_nearly_feasible_iterates_has_nothing_to_remark():
-    path = drive(climb(), np.zeros(2), method_of("static"), sizes=[1], steps=12)
+    path = drive(climb(), np.zeros(2), method_of("static"), steps=12)
     assert path.method.note(path.states[-1]) is None
 
 
 @pytest.mark.parametrize("rule", ["static", "switching"])
 def test_a_zero_subgradient_of_g_means_no_step(rule):
     bowl = tr.Problem(lambda z: z[0], tr.at_most(lambda z: z[0] ** 2 + 1.0, 0.0))
-    path = drive(bowl, np.zeros(1), method_of(rule, output_rule="II"), sizes=[1], steps=4)
+    path = drive(bowl, np.zeros(1), method_of(rule, output_rule="II"), steps=4)
     np.testing.assert_array_equal(path.x, np.zeros((5, 1)))
     np.testing.assert_array_equal(np.asarray(path.method.output(path.states[-1])), [0.0])
 
 
 def test_without_constraints_every_step_is_along_the_objective():
-    path = drive(tr.Problem(lambda z: jnp.abs(z[0] - 1.0)), np.zeros(1), method_of("static"), sizes=[], steps=5)
+    path = drive(tr.Problem(lambda z: jnp.abs(z[0] - 1.0)), np.zeros(1), method_of("static"), steps=5)
     np.testing.assert_allclose(path.x[:, 0], 0.03 * np.arange(6), rtol=1e-12)

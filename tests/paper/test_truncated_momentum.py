@@ -134,7 +134,7 @@ def method_of(s: Schedule, radius: float) -> tr.methods.TruncatedMomentum:
 @pytest.mark.parametrize("polyak", [False, True], ids=["2a", "2b"])
 def test_iterates_are_those_of_the_paper_on_the_same_samples(polyak, theta, radius):
     s = Schedule(polyak, theta, eta=0.25, rho=1.7, alpha=1.0)
-    path = drive(problem(), X1, method_of(s, radius), sizes=[2], steps=STEPS, seed=5)
+    path = drive(problem(), X1, method_of(s, radius), steps=STEPS, seed=5)
     xi = [entry[0] for entry in path.samples["objective"]]
     expected = algorithm(BY_HAND, s, radius, X1, xi)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -145,21 +145,21 @@ def test_iterates_are_those_of_the_paper_on_the_same_samples(polyak, theta, radi
 @pytest.mark.parametrize("polyak", [False, True], ids=["2a", "2b"])
 def test_the_momentum_scale_multiplies_the_weight_which_stays_at_most_one(polyak):
     s = Schedule(polyak, 1.0, eta=0.2, rho=1.0, alpha=2.3)
-    path = drive(problem(), X1, method_of(s, 50.0), sizes=[2], steps=STEPS, seed=6)
+    path = drive(problem(), X1, method_of(s, 50.0), steps=STEPS, seed=6)
     expected = algorithm(BY_HAND, s, 50.0, X1, [entry[0] for entry in path.samples["objective"]])
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
 
 
 def test_every_step_draws_a_fresh_batch_and_counts_what_it_computed():
     s = Schedule(False, None, eta=0.25, rho=1.7, alpha=1.0)
-    path = drive(problem(), X1, method_of(s, 50.0), sizes=[2], steps=STEPS, seed=5)
+    path = drive(problem(), X1, method_of(s, 50.0), steps=STEPS, seed=5)
     rows = np.stack([entry[0] for entry in path.samples["objective"]])
     assert rows.shape == (STEPS + 1, BATCH)
     assert rows.min() >= 0
     assert rows.max() < N
     assert len(np.unique(rows, axis=0)) == STEPS + 1
     assert set(path.infos) == {(2, 1, 1, BATCH)}
-    polyak = drive(problem(), X1, method_of(s._replace(polyak=True), 50.0), sizes=[2], steps=2, seed=5)
+    polyak = drive(problem(), X1, method_of(s._replace(polyak=True), 50.0), steps=2, seed=5)
     assert set(polyak.infos) == {(1, 1, 1, BATCH)}
 
 
@@ -210,7 +210,7 @@ def band_start(x: np.ndarray) -> np.ndarray:
 def test_inequalities_get_slacks_that_are_kept_in_their_bounds(polyak):
     s = Schedule(polyak, None, eta=0.3, rho=1.2, alpha=1.0)
     start = band_start(X1)
-    path = drive(with_band(), X1, method_of(s, 3.0), sizes=[1, 1, 1], steps=STEPS, seed=2, start=start)
+    path = drive(with_band(), X1, method_of(s, 3.0), steps=STEPS, seed=2, start=start)
     expected = algorithm(BAND, s, 3.0, start, [entry[0] for entry in path.samples["objective"]])
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     slacks = expected.x[:, DIM:]
@@ -222,7 +222,7 @@ def test_inequalities_get_slacks_that_are_kept_in_their_bounds(polyak):
 def test_solve_visits_the_iterates_of_the_paper_and_starts_slacks_at_the_clipped_constraint_values():
     s = Schedule(False, None, eta=0.3, rho=1.2, alpha=1.0)
     start = band_start(X1)
-    path = drive(with_band(), X1, method_of(s, 3.0), sizes=[1, 1, 1], steps=STEPS, seed=2, start=start)
+    path = drive(with_band(), X1, method_of(s, 3.0), steps=STEPS, seed=2, start=start)
     expected = algorithm(BAND, s, 3.0, start, [entry[0] for entry in path.samples["objective"]])
     seen = visited(with_band(), X1, method_of(s, 3.0), steps=STEPS, seed=2)
     np.testing.assert_allclose(seen, expected.x[:, :DIM], rtol=1e-9, atol=1e-12)
@@ -232,7 +232,7 @@ def test_reported_multipliers_are_the_previous_penalty_times_the_constraints_at_
     s = Schedule(False, 1.5, eta=0.3, rho=1.2, alpha=1.0)
     start, found = band_start(X1), set()
     for seed in range(4):
-        path = drive(with_band(), X1, method_of(s, 3.0), sizes=[1, 1, 1], steps=12, seed=seed, start=start)
+        path = drive(with_band(), X1, method_of(s, 3.0), steps=12, seed=seed, start=start)
         expected = algorithm(BAND, s, 3.0, start, [entry[0] for entry in path.samples["objective"]])
         state = path.states[-1]
         k = 1 + which(np.asarray(path.method.output(state))[None], expected.x)[0]
@@ -251,7 +251,7 @@ def test_the_output_is_uniform_over_the_second_half_of_the_iterates(steps):
     s = Schedule(False, 1.0, eta=1.0, rho=1.0, alpha=1.0)
     path = np.concatenate([[0.0], np.cumsum([s.eta_k(k) for k in range(1, steps + 1)])])[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))
-    points = outputs(slope, np.zeros(1), method_of(s, 5.0), sizes=[], steps=steps, seeds=4000)
+    points = outputs(slope, np.zeros(1), method_of(s, 5.0), steps=steps, seeds=4000)
     counts = np.bincount(1 + which(points, path), minlength=steps + 2)
     allowed = np.arange(-(-steps // 2) + 1, steps + 1)
     probabilities = np.zeros(steps + 2)

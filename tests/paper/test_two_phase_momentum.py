@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import noisy_by_hand as hand
 import numpy as np
 import pytest
-from noisy_by_hand import NOISY, SIZES, START, X1, WithSlacks
+from noisy_by_hand import NOISY, START, X1, WithSlacks
 from sample_paths import drive, follows, outputs, quick_jit, which
 
 import tightrope as tr
@@ -119,7 +119,7 @@ def method_of(s: Constants) -> TwoPhaseMomentum:
 
 @functools.cache
 def run(s: Constants, seed: int = 5):
-    return drive(hand.noisy(), X1, method_of(s), sizes=SIZES, steps=STEPS, seed=seed, start=START, multipliers=WARM)
+    return drive(hand.noisy(), X1, method_of(s), steps=STEPS, seed=seed, start=START, multipliers=WARM)
 
 
 def batches_of(path) -> list[Batch]:
@@ -205,6 +205,6 @@ def test_the_output_is_uniform_over_the_second_phase():
     steps, first = 8, 3
     path = BOTH.c2 * steps ** (-3 / 5) * np.arange(steps - first + 1)[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))
-    points = outputs(slope, np.zeros(1), method_of(BOTH), sizes=[], steps=steps, seeds=4000)
+    points = outputs(slope, np.zeros(1), method_of(BOTH), steps=steps, seeds=4000)
     counts = np.bincount(which(points, path), minlength=steps - first + 1)
     assert follows(counts, np.array([0, *[1 / (steps - first)] * (steps - first)])), counts

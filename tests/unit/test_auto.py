@@ -27,16 +27,16 @@ def flat(count):
 
 
 CASES = {
-    "no constraints": (tr.Problem(distance), [], 4, "AdaptivePenalty", "without constraints"),
-    "deterministic": (tr.Problem(distance, rows(3)), [3], 4, "AdaptivePenalty", "3 deterministic constraints"),
-    "kinks": (tr.Problem(distance, rows(1), smooth=False), [1], 4, "AdaptivePenalty", "non-smooth problem with 1 "),
-    "many rows": (tr.Problem(distance, rows(MANY_ROWS + 1)), [MANY_ROWS + 1], 4, "MatrixFreePenalty", "501"),
-    "as many as allowed": (tr.Problem(distance, rows(MANY_ROWS)), [MANY_ROWS], 4, "AdaptivePenalty", "500"),
-    "a large Jacobian": (tr.Problem(distance, rows(2)), [2], MANY_NUMBERS, "MatrixFreePenalty", "parameters"),
-    "many linear equations": (tr.Problem(distance, flat(999)), [999], 1000, "MatrixFreePenalty", "999"),
+    "no constraints": (tr.Problem(distance), 0, 4, "AdaptivePenalty", "without constraints"),
+    "deterministic": (tr.Problem(distance, rows(3)), 3, 4, "AdaptivePenalty", "3 deterministic constraints"),
+    "kinks": (tr.Problem(distance, rows(1), smooth=False), 1, 4, "AdaptivePenalty", "non-smooth problem with 1 "),
+    "many rows": (tr.Problem(distance, rows(MANY_ROWS + 1)), MANY_ROWS + 1, 4, "MatrixFreePenalty", "501"),
+    "as many as allowed": (tr.Problem(distance, rows(MANY_ROWS)), MANY_ROWS, 4, "AdaptivePenalty", "500"),
+    "a large Jacobian": (tr.Problem(distance, rows(2)), 2, MANY_NUMBERS, "MatrixFreePenalty", "parameters"),
+    "many linear equations": (tr.Problem(distance, flat(999)), 999, 1000, "MatrixFreePenalty", "999"),
     "no projection": (
         tr.Problem(distance, rows(1), domain=OnlyMinimized()),
-        [1],
+        1,
         4,
         "ConservativeFrankWolfe",
         "no projection",
@@ -46,8 +46,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_structure_decides(case):
-    problem, sizes, parameters, expected, words = CASES[case]
-    method, reason = choose(problem, sizes, parameters)
+    problem, values, parameters, expected, words = CASES[case]
+    method, reason = choose(problem, values, parameters)
     assert type(method).__name__ == expected
     assert words in reason
 

@@ -317,7 +317,7 @@ def test_first_order_changes_of_stationarity_and_products_are_those_of_the_multi
         problem = tr.Problem(
             jnp.sum, [tr.equals(lambda x: x[0], name="a"), tr.at_most(lambda x: x[:2], name="b")], domain=domain
         )
-        oracle, shifts = oracle_for(problem, Parameters(x), [1, 2]), []
+        oracle, shifts = oracle_for(problem, Parameters(x)), []
         for _ in range(5):
             gradient, jacobian = rng.normal(size=5), rng.normal(size=(3, 5))
             jacobian[1:] *= -np.sign(jacobian[1:] @ gradient)[:, None]  # both inequalities are pushed against

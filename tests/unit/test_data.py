@@ -11,7 +11,6 @@ import tightrope as tr
 from conftest import loss, parity, points
 from tightrope.oracles import oracle as oracle_module
 from tightrope.oracles.build import oracle_for
-from tightrope.problems.checks import check_functions
 from tightrope.problems.data import Given, Span, batch_shape, examples_in, part_of
 from tightrope.problems.parameters import Parameters
 
@@ -21,7 +20,7 @@ def make_oracle(rows=100):
     problem = tr.Problem(
         loss, tr.at_most(lambda w, b: jnp.stack([parity(w, b), loss(w, b)]), 0.0, data=data, name="two"), data=data
     )
-    return oracle_for(problem, Parameters(jnp.array([0.1, -0.3, 0.5, 1.0])), [2])
+    return oracle_for(problem, Parameters(jnp.array([0.1, -0.3, 0.5, 1.0])))
 
 
 def test_a_sample_gone_through_in_pieces_gives_what_it_gives_at_once(monkeypatch):
@@ -107,7 +106,7 @@ def test_functions_of_batches_are_traced_and_evaluated_on_the_batch_that_is_pass
     start, indices = Parameters(jnp.array([0.1, -0.3, 0.5, 1.0])), np.arange(16)
     problems = [tr.Problem(loss, tr.at_most(parity, 0.1, data=s), data=s) for s in (batches, data)]
     assert [problem.needs_batches for problem in problems] == [True, False]
-    passed, drawn = (oracle_for(p, start, check_functions(p, start)) for p in problems)
+    passed, drawn = (oracle_for(p, start) for p in problems)
     batch = (jax.tree.map(lambda a: a[indices], data.arrays),)
     for found, expected in zip(
         passed.first_order(start.start, batch), drawn.first_order(start.start, (indices,)), strict=True
@@ -123,7 +122,7 @@ def test_batches_have_nothing_to_draw_from():
 def test_a_sampler_makes_fresh_rows_for_every_step_and_role():
     source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 2)), batch_size=4)
     problem = tr.Problem(lambda x, b: jnp.mean(b @ x), data=source)
-    oracle = oracle_for(problem, Parameters(jnp.ones(2)), [])
+    oracle = oracle_for(problem, Parameters(jnp.ones(2)))
     from tightrope.runs.loop import draw_of
 
     drawn = [draw_of(oracle, {"a": None, "b": 6}, jax.random.key(0), k)[0] for k in (1, 2)]
@@ -138,7 +137,7 @@ def test_blocks_of_draws_shrink_as_batches_grow():
 
     for rows in (8, 20_000):
         source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 100)), batch_size=rows)
-        oracle = oracle_for(tr.Problem(lambda x, b: jnp.mean(b @ x), data=source), Parameters(jnp.ones(100)), [])
+        oracle = oracle_for(tr.Problem(lambda x, b: jnp.mean(b @ x), data=source), Parameters(jnp.ones(100)))
         length = block_length(oracle, {"joint": None}, 1)
         assert 1 <= length <= BLOCK
         assert length * rows * 400 <= BLOCK_BYTES + 400 * rows

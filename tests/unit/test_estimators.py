@@ -243,23 +243,23 @@ A, Y = RNG.normal(size=(N, DIM)), RNG.normal(size=N)
 
 
 @functools.cache
-def problems() -> dict[str, tuple[tr.Problem, np.ndarray, list[int]]]:
+def problems() -> dict[str, tuple[tr.Problem, np.ndarray]]:
     data = tr.Dataset({"a": A, "y": Y}, batch_size=5)
     least_squares = lambda x, batch: jnp.mean((batch["a"] @ x - batch["y"]) ** 2)
     circle = tr.equals(lambda x: x @ x, 1.0, name="circle")
     return {
-        "no constraints": (tr.Problem(least_squares, data=data), np.ones(DIM), []),
-        "circle": (tr.Problem(least_squares, circle, data=data), np.ones(DIM), [1]),
-        "circle, from its center": (tr.Problem(least_squares, circle, data=data), np.zeros(DIM), [1]),
-        "linear": (tr.Problem(lambda x: jnp.sum(x), tr.affine(np.ones((1, 2)), [1.0])), np.zeros(2), [1]),
-        "stationary start": (tr.Problem(lambda x: x @ x, circle), np.zeros(3), [1]),
-        "small ball": (tr.Problem(lambda x: x @ x, circle, domain=L2Ball(1e-3)), np.zeros(3), [1]),
-        "corner": (tr.Problem(lambda x: jnp.sum(jnp.abs(x)), circle, domain=Box(0.0, 1.0)), np.zeros(3), [1]),
+        "no constraints": (tr.Problem(least_squares, data=data), np.ones(DIM)),
+        "circle": (tr.Problem(least_squares, circle, data=data), np.ones(DIM)),
+        "circle, from its center": (tr.Problem(least_squares, circle, data=data), np.zeros(DIM)),
+        "linear": (tr.Problem(lambda x: jnp.sum(x), tr.affine(np.ones((1, 2)), [1.0])), np.zeros(2)),
+        "stationary start": (tr.Problem(lambda x: x @ x, circle), np.zeros(3)),
+        "small ball": (tr.Problem(lambda x: x @ x, circle, domain=L2Ball(1e-3)), np.zeros(3)),
+        "corner": (tr.Problem(lambda x: jnp.sum(jnp.abs(x)), circle, domain=Box(0.0, 1.0)), np.zeros(3)),
     }
 
 
-def scales_of(problem: tr.Problem, x0: np.ndarray, sizes: list[int]):
-    oracle = oracle_for(problem, Parameters(jnp.asarray(x0)), sizes)
+def scales_of(problem: tr.Problem, x0: np.ndarray):
+    oracle = oracle_for(problem, Parameters(jnp.asarray(x0)))
     sample, _ = draw_of(oracle, {"only": None}, jax.random.key(0), jnp.int32(0))
     return jax.jit(lambda x: scales(oracle, x, sample["only"], jax.random.key(0)))(jnp.asarray(x0))
 
@@ -267,21 +267,21 @@ def scales_of(problem: tr.Problem, x0: np.ndarray, sizes: list[int]):
 @pytest.mark.parametrize("name", ["no constraints", "circle", "circle, from its center", "linear", "stationary start",
                                   "small ball", "corner"])  # fmt: skip
 def test_scales_are_finite_and_positive(name):
-    problem, x0, sizes = problems()[name]
-    found = scales_of(problem, x0, sizes)
+    problem, x0 = problems()[name]
+    found = scales_of(problem, x0)
     for field in ("length", "gradient", "smoothness"):
         assert np.isfinite(getattr(found, field)), field
         assert getattr(found, field) > 0, field
     for field in ("constraint_gradient", "normal_curvature", "penalty_smoothness", "penalty_on_the_way"):
         assert np.isfinite(getattr(found, field)), field
         assert getattr(found, field) >= 0, field
-    assert (found.penalty_smoothness > 0) == bool(sizes)
+    assert (found.penalty_smoothness > 0) == bool(problem.constraints)
 
 
 def test_scales_of_a_known_problem():
     """F = ‖x‖² (gradient 2‖x‖, smoothness 2) with Σx = 1 (Jacobian √3; ½c² has smoothness 3), ‖x‖ = 5."""
     problem = tr.Problem(lambda x: x @ x, tr.affine(np.ones((1, 3)), [1.0]))
-    found = scales_of(problem, np.array([0.0, 3.0, 4.0]), [1])
+    found = scales_of(problem, np.array([0.0, 3.0, 4.0]))
     expected = {"length": 5.0, "gradient": 10.0, "smoothness": 2.0, "constraint_gradient": np.sqrt(3),
                 "normal_curvature": 3.0, "penalty_smoothness": 3.0, "penalty_on_the_way": 3.0}  # fmt: skip
     for field, value in expected.items():
@@ -291,7 +291,7 @@ def test_scales_of_a_known_problem():
 @pytest.mark.parametrize("x0", [[0.0, 0.0], [0.5, 0.0], [1.0, 0.0], [2.0, 0.0]])
 def test_the_penalty_on_the_way_covers_the_feasible_set_from_inside_and_outside(x0):
     """½c² has the curvature ‖J‖² = 4 on the circle, less in it: 1 at the second start."""
-    found = scales_of(tr.Problem(lambda x: x @ x, tr.equals(lambda x: x @ x, 1.0)), np.array(x0), [1])
+    found = scales_of(tr.Problem(lambda x: x @ x, tr.equals(lambda x: x @ x, 1.0)), np.array(x0))
     assert found.penalty_on_the_way >= 4.0 * (1 - 1e-6)
     assert found.penalty_on_the_way >= found.penalty_smoothness
 
@@ -299,9 +299,7 @@ def test_the_penalty_on_the_way_covers_the_feasible_set_from_inside_and_outside(
 def test_noise_in_the_rows_shortens_steps_where_the_jacobian_bends():
     source = lambda noise: tr.Sampler(lambda key, rows: noise * jax.random.normal(key, (rows,)), batch_size=1)
     circle = lambda noise: tr.equals(lambda x, batch: x @ x + jnp.mean(batch), 1.0, data=source(noise))
-    quiet, loud = (
-        scales_of(tr.Problem(lambda x: x @ x, circle(noise)), np.array([2.0, 0.0]), [1]) for noise in (0.0, 1.0)
-    )
+    quiet, loud = (scales_of(tr.Problem(lambda x: x @ x, circle(noise)), np.array([2.0, 0.0])) for noise in (0.0, 1.0))
     assert quiet.constraint_noise == 0.0
     assert loud.penalty_on_the_way >= loud.penalty_smoothness + loud.constraint_noise * loud.jacobian_smoothness
 
@@ -310,7 +308,7 @@ def test_the_balanced_penalty_misses_the_feasible_set_by_the_length_at_most():
     """F = a·x and x₁ = x₂ = 0 scaled by s: the minimizer of f + ½ρ‖c‖² is x = −a/(ρs²)."""
     a, s = jnp.array([3.0, 4.0]), 7.0
     problem = tr.Problem(lambda x: a @ x, tr.affine(s * np.eye(2), [0.0, 0.0]))
-    found = scales_of(problem, np.array([2.0, 0.0]), [2])
+    found = scales_of(problem, np.array([2.0, 0.0]))
     np.testing.assert_allclose(found.normal_curvature, s**2, rtol=1e-6)
     assert np.linalg.norm(a / (found.balanced_penalty * s**2)) <= found.length * (1 + 1e-6)
 
@@ -318,7 +316,7 @@ def test_the_balanced_penalty_misses_the_feasible_set_by_the_length_at_most():
 def test_a_feasible_start_does_not_hide_the_penalty():
     """The gradient of ½c² vanishes there; the rows still say where it grows."""
     problem = tr.Problem(lambda x: x @ x, tr.affine(np.array([[1.0, -1.0]]), [0.0]))
-    np.testing.assert_allclose(scales_of(problem, np.ones(2), [1]).penalty_smoothness, 2.0, rtol=1e-6)
+    np.testing.assert_allclose(scales_of(problem, np.ones(2)).penalty_smoothness, 2.0, rtol=1e-6)
 
 
 def test_the_length_is_no_more_than_the_diameter_and_no_less_than_one_elsewhere():
@@ -328,7 +326,7 @@ def test_the_length_is_no_more_than_the_diameter_and_no_less_than_one_elsewhere(
 
 def test_a_problem_of_mere_feasibility_gets_finite_constants():
     problem = tr.Problem(lambda x: 0.0 * jnp.sum(x), tr.equals(lambda x: x @ x, 1.0))
-    oracle = oracle_for(problem, Parameters(jnp.ones(2)), [1], form="slacks")
+    oracle = oracle_for(problem, Parameters(jnp.ones(2)), form="slacks")
     draw = Draw({"objective": ()}, jnp.float64(0), jax.random.key(0), jnp.int32(0), jnp.int32(10))
     filled = tr.methods.TruncatedMomentum().estimate_constants(oracle, jnp.ones(2), draw)
     assert np.isfinite([float(filled.step_size), float(filled.penalty), float(filled.radius)]).all()

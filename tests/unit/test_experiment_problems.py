@@ -1,5 +1,6 @@
 """The problems of five experiments: shapes and facts, against NumPy. Those on real files need TIGHTROPE_DATA."""
 
+import math
 import os
 
 import jax.numpy as jnp
@@ -84,7 +85,7 @@ def test_metrics_are_loss_violation_and_residual_of_least_squares_multipliers(fe
 def test_there_are_eleven_constraints_and_as_many_features_as_stated(name, n):
     problem, x0 = bank.make(name)
     assert x0.shape == (n,)
-    assert sum(check_functions(problem, Parameters(x0))) == 11
+    assert sum(map(math.prod, check_functions(problem, Parameters(x0)))) == 11
 
 
 def test_every_method_has_nine_settings_and_the_chosen_one_is_among_them():
@@ -255,7 +256,7 @@ def test_classifiers_that_run_side_by_side_do_not_touch_each_other_and_have_thei
         for i, each in enumerate(thetas)
     ]
     np.testing.assert_allclose(tradeoff.covariances(jnp.asarray(thetas), data), expected, rtol=1e-3, atol=1e-4)
-    assert check_functions(problem, Parameters(x0)) == [2 * len(tradeoff_config.BOUNDS)]
+    assert check_functions(problem, Parameters(x0)) == [(2 * len(tradeoff_config.BOUNDS),)]
     np.testing.assert_array_equal(problem.constraints[0].high, [*tradeoff_config.BOUNDS, *tradeoff_config.BOUNDS])
 
 

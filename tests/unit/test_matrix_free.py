@@ -401,8 +401,7 @@ def test_no_jacobian_is_ever_formed():
     """Of 600 rows and 600 columns: nothing in a start, a step or an evaluation is nearly as large."""
     n, method = 2 * STAGES, as_arrays(tr.methods.MatrixFreePenalty(), jnp.float32)
     oracles = {
-        form: oracle_for(control_problem(), Parameters(jnp.zeros(n)), [STAGES, STAGES], form=form)
-        for form in ("ranges", "native")
+        form: oracle_for(control_problem(), Parameters(jnp.zeros(n)), form=form) for form in ("ranges", "native")
     }
     oracle = oracles["ranges"]
 

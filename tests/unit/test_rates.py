@@ -14,7 +14,6 @@ from tightrope.experiments.rates import problems
 from tightrope.experiments.rates.config import AVERAGES, CERTAIN, EVERY
 from tightrope.experiments.rates.measure import curves, records, slope
 from tightrope.oracles.build import oracle_for
-from tightrope.problems.checks import check_functions
 from tightrope.problems.parameters import Parameters
 
 ROWS = 40_000
@@ -31,7 +30,7 @@ CASES = {
 def test_objective_gradient_and_constraints_are_the_expectations_of_their_samples(name):
     case = CASES[name]()
     parameters = Parameters(case.start)
-    oracle = oracle_for(case.problem, parameters, check_functions(case.problem, parameters))
+    oracle = oracle_for(case.problem, parameters)
     x = parameters.start + 0.1
     sample = oracle.draw(jax.random.key(1), ROWS)
     standard_error = 3.0 * (1.0 + np.linalg.norm(x - problems.TARGET)) / np.sqrt(ROWS)

@@ -125,7 +125,6 @@ def test_the_average_is_weighed_like_k_cubed_and_known_at_every_step():
     run = Run(
         sphere_problem(),
         Parameters(X0),
-        [1, 2],
         tr.methods.TruncatedMomentum(),
         steps=50,
         seeds=[0],

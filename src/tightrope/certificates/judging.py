@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..oracles.build import bounds, oracle_for
 from ..oracles.oracle import Oracle
-from ..problems.checks import check_functions, number
+from ..problems.checks import number
 from ..problems.data import Dataset, Source, positive_int
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
@@ -76,8 +76,7 @@ def certify(
     if data is not None:
         problem = _on_data(problem, data)
     parameters = Parameters(x)
-    sizes = check_functions(problem, parameters)
-    oracle = oracle_for(problem, parameters, sizes)
+    oracle = oracle_for(problem, parameters)
     return certify_point(problem, oracle, parameters.start, tolerance, confidence, seed, rows, strict=True)
 
 
@@ -201,8 +200,8 @@ def _found_by_sampling(
         return np.asarray(value, float), value - reach, value + reach
 
     kinds: list[Kind] = ["asymptotic" if plan.samples(term) else "exact" for term in oracle.constraints]
-    slices, sizes = oracle.slices().values(), [term.size for term in oracle.constraints]
-    sampled = np.repeat([kind != "exact" for kind in kinds], sizes)
+    slices = oracle.slices().values()
+    sampled = np.repeat([kind != "exact" for kind in kinds], [term.size for term in oracle.constraints])
     middle, low, high = (np.where(sampled, end, m.raw).astype(float) for end in around(m.raw, m.raw_errors))
     try:
         entries, ends = bounded_entries(problem, oracle, x, plan, fresh, risk, m.raw)
@@ -214,7 +213,7 @@ def _found_by_sampling(
         middle[entries], low[entries], high[entries] = ends
         kinds = ["bound" if entries[part].any() else kind for kind, part in zip(kinds, slices, strict=True)]
 
-    within = bounds(problem.constraints, sizes)
+    within = bounds(problem.constraints, [term.shape for term in oracle.constraints])
     least, greatest = (np.asarray(end, x.dtype).astype(float) for end in within)
     nearest, farthest = outside(low, high, least, greatest)
     objective = _estimate("asymptotic", *around(m.objective, m.objective_error))

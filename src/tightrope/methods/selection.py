@@ -12,9 +12,8 @@ from .registry import available
 from .stochastic_frank_wolfe import StochasticFrankWolfe
 
 
-def choose(problem: Problem, sizes: list[int], parameters: int) -> tuple[Method, str]:
-    """The method for this problem, whose constraints return `sizes` numbers each, and why."""
-    rows = sum(sizes)
+def choose(problem: Problem, rows: int, parameters: int) -> tuple[Method, str]:
+    """The method for this problem, given the number of constraint values and of parameters, and why."""
     candidates = (
         (
             not problem.domain.can_project,

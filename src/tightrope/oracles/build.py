@@ -10,54 +10,56 @@ Everything here is linear in the raw values, so x, violations and multipliers of
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from ..problems.checks import check_functions
 from ..problems.parameters import Parameters
 from ..problems.problem import Constraint, Problem
 from .oracle import Oracle, Rows, Term
 
 
-def oracle_for(problem: Problem, parameters: Parameters, sizes: list[int], form: str = "native") -> Oracle:
-    """The oracle of a problem whose constraints return `sizes` numbers each, with its rows in this form."""
-    sources = problem.sources
+def oracle_for(problem: Problem, parameters: Parameters, form: str = "native") -> Oracle:
+    """The oracle of a problem, with its rows in this form."""
+    shapes, sources = check_functions(problem, parameters), problem.sources
     number = {id(source): i for i, source in enumerate(sources)}
 
     def where(data: Any) -> int | None:
         return None if data is None else number[id(data)]
 
-    rows = _rows(problem.constraints, sizes, form, parameters.dtype)
+    rows = _rows(problem.constraints, shapes, form, parameters.dtype)
     return Oracle(
         data=tuple(source.arrays for source in sources),
         domain=problem.domain,
         rows=rows,
         multipliers=jnp.asarray(np.zeros(len(rows.index), parameters.dtype)),
-        objective=Term("objective", problem.objective, where(problem.data), 1),
+        objective=Term("objective", problem.objective, where(problem.data), ()),
         constraints=tuple(
-            Term(c.name, c.fn, where(c.data), size) for c, size in zip(problem.constraints, sizes, strict=True)
+            Term(c.name, c.fn, where(c.data), shape) for c, shape in zip(problem.constraints, shapes, strict=True)
         ),
         sources=sources,
         parameters=parameters,
     )
 
 
-def bounds(constraints: tuple[Constraint, ...], sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def bounds(constraints: tuple[Constraint, ...], shapes: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bounds of all raw values; equal for equalities."""
     if not constraints:
         return np.zeros(0), np.zeros(0)
     pairs = [
         (np.broadcast_to(c.low.ravel(), size), np.broadcast_to(c.high.ravel(), size))
-        for c, size in zip(constraints, sizes, strict=True)
+        for c, size in zip(constraints, map(math.prod, shapes), strict=True)
     ]
     return np.concatenate([low for low, _ in pairs]), np.concatenate([high for _, high in pairs])
 
 
-def _rows(constraints: tuple[Constraint, ...], sizes: list[int], form: str, dtype: Any) -> Rows:
-    low, high = bounds(constraints, sizes)
+def _rows(constraints: tuple[Constraint, ...], shapes: list[tuple[int, ...]], form: str, dtype: Any) -> Rows:
+    low, high = bounds(constraints, shapes)
     equality = np.concatenate(
-        [np.full(size, c.kind == "equals") for c, size in zip(constraints, sizes, strict=True)] or [[]]
+        [np.full(math.prod(shape), c.kind == "equals") for c, shape in zip(constraints, shapes, strict=True)] or [[]]
     )
     rows: list[
         tuple[int, float, float, float, float]

@@ -10,9 +10,10 @@ form that `reformulate` chose for the method. With slacks the vector is `[x, s]`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -34,12 +35,17 @@ Sample = tuple[PyTree[Array], ...]
 
 
 class Term(eqx.Module):
-    """A user's function, the number of its data source (None: deterministic), and how many numbers it returns."""
+    """A user's function, the index of its data source (None: deterministic), and the shape that it returns, () or (k,)."""
 
     name: str = eqx.field(static=True)
     fn: Callable[..., Any] = eqx.field(static=True)
     source: int | None = eqx.field(static=True)
-    size: int = eqx.field(static=True)
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def size(self) -> int:
+        """The number of values it returns."""
+        return math.prod(self.shape)
 
 
 class Rows(eqx.Module):
@@ -150,12 +156,18 @@ class Oracle(eqx.Module):
         """The Jacobian J of the constraint rows."""
         return jax.jacrev(self.c)(x, sample)
 
+    def rows_and_jacobian(
+        self, x: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " rows"], Float[Array, "rows n"]]:
+        """The constraint rows and their Jacobian, from one evaluation."""
+        rows, pullback = self.vjp(x, sample)
+        return rows, jax.vmap(pullback)(jnp.eye(rows.size, dtype=x.dtype))
+
     def first_order(self, x: Float[Array, " n"], sample: Sample) -> FirstOrder:
         """Objective, gradient, rows and Jacobian, in one pass over a large sample."""
 
         def at(part: Sample) -> FirstOrder:
-            rows, pullback = self.vjp(x, part)
-            jacobian = jax.vmap(pullback)(jnp.eye(rows.size, dtype=x.dtype))
+            rows, jacobian = self.rows_and_jacobian(x, part)
             return FirstOrder(*self.value_and_grad(x, part), rows, jacobian)
 
         if len({examples_in(entry) for entry in sample}) != 1:
@@ -231,6 +243,12 @@ class Oracle(eqx.Module):
         terms = (self.objective,) * objective + self.constraints * constraints
         used = {term.source for term in terms if term.source is not None}
         return sum(examples_in(sample[source]) for source in used)
+
+    def count_examples(self, used_by: Literal["objective", "constraints", "both"], *samples: Sample) -> int:
+        """The number of examples in these samples that the objective, the constraints, or both use."""
+        terms = (self.objective,) * (used_by != "constraints") + self.constraints * (used_by != "objective")
+        sources = {term.source for term in terms if term.source is not None}
+        return sum(examples_in(sample[source]) for sample in samples for source in sources)
 
     def slices(self) -> dict[str, slice]:
         """Where the values of each constraint stand among the raw ones."""

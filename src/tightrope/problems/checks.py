@@ -41,12 +41,15 @@ def check_seed(owner: str, seed: Any) -> int:
     return int(seed)
 
 
-def check_functions(problem: Problem, parameters: Parameters) -> list[int]:
-    """How many numbers each constraint returns, by tracing every function on the shape of a batch; once for a shape of x."""
-    return cached_on_problem(problem, ("sizes", parameters.key), lambda: _traced_sizes(problem, parameters))
+def check_functions(problem: Problem, parameters: Parameters) -> list[tuple[int, ...]]:
+    """The shape that each constraint returns, () or (k,), from tracing every function on the shape of a batch.
+
+    Functions are traced once for each structure of the parameters. An error says what a function must return.
+    """
+    return cached_on_problem(problem, ("shapes", parameters.key), lambda: _traced_shapes(problem, parameters))
 
 
-def _traced_sizes(problem: Problem, parameters: Parameters) -> list[int]:
+def _traced_shapes(problem: Problem, parameters: Parameters) -> list[tuple[int, ...]]:
     params = parameters.unravel(parameters.start)
     try:
         problem.domain.check(parameters.unravel_arrays(parameters.start))
@@ -55,10 +58,10 @@ def _traced_sizes(problem: Problem, parameters: Parameters) -> list[int]:
     shape = _returned("the objective", problem.objective, params, problem.data)
     if shape != ():
         raise ValueError(f"the objective must return a scalar, the mean over the batch, got an array of shape {shape}")
-    return [_constraint_size(params, constraint) for constraint in problem.constraints]
+    return [_constraint_shape(params, constraint) for constraint in problem.constraints]
 
 
-def _constraint_size(params: Any, constraint: Constraint) -> int:
+def _constraint_shape(params: Any, constraint: Constraint) -> tuple[int, ...]:
     what = f"the constraint {constraint.name!r}"
     shape = _returned(what, constraint.fn, params, constraint.data)
     if len(shape) > 1:
@@ -70,7 +73,7 @@ def _constraint_size(params: Any, constraint: Constraint) -> int:
     if any(end.size not in (1, size) for end in ends):
         given = [end.size for end in ends]
         raise ValueError(f"{what} returns {size} numbers but its sample_range has {given} ends; they must match")
-    return size
+    return shape
 
 
 def _returned(what: str, fn: Callable[..., Any], params: Any, source: Source | None) -> tuple[int, ...]:

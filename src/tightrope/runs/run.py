@@ -60,7 +60,6 @@ class Run:
         self,
         problem: Problem,
         parameters: Parameters,
-        sizes: list[int],
         method: Method,
         *,
         steps: int,
@@ -74,11 +73,11 @@ class Run:
         self.problem, self.parameters, self.steps, self.seeds = problem, parameters, steps, seeds
         self.record, self.lanes, self.name = record, lanes, type(method).__name__
         self.stop, self._may_stop = stop or Stop(), stop is not None
-        self.original = oracle_for(problem, parameters, sizes)
+        self.original = oracle_for(problem, parameters)
         self._original_leaves, self._slices = self.original.leaves(), self.original.slices()
         self._evaluation = programs_for(problem, self.original)
         x, self.moved = self._first_look()
-        fitted = oracle_for(problem, parameters, sizes, method.accepts.form)
+        fitted = oracle_for(problem, parameters, method.accepts.form)
         if warm is not None:
             fitted = _start_dual(fitted, problem, warm)
         self._leaves = fitted.leaves()

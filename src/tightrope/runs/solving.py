@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -74,8 +75,7 @@ def solve(
     if callback is not None and not callable(callback):
         raise TypeError(f"solve: callback must be a function of a record, got {type(callback).__name__}")
     parameters = Parameters(x0 if warm_start is None else _same_structure(x0, warm_start.x))
-    sizes = check_functions(problem, parameters)
-    method, reason = resolve(problem, method, sizes, parameters.size)
+    method, reason = resolve(problem, method, parameters)
     check_accepts(problem, method)
     record = as_record(record, steps, problem.sources)
     if stop is not None and not isinstance(stop, Stop):
@@ -83,7 +83,6 @@ def solve(
     run = Run(
         problem,
         parameters,
-        sizes,
         method,
         steps=steps,
         seeds=[seed],
@@ -104,10 +103,11 @@ def solve(
     return run.finish(status, notes)[0]
 
 
-def resolve(problem: Problem, method: Any, sizes: list[int], size: int) -> tuple[Method, str | None]:
+def resolve(problem: Problem, method: Any, parameters: Parameters) -> tuple[Method, str | None]:
     """The method instance that was asked for, or the chosen one with the reason."""
+    shapes = check_functions(problem, parameters)
     if method is None:
-        method, reason = choose(problem, sizes, size)
+        method, reason = choose(problem, sum(map(math.prod, shapes)), parameters.size)
         logger.info("%s: %s", type(method).__name__, reason)
         return method, f"{type(method).__name__} was chosen: {reason}"
     if isinstance(method, str):

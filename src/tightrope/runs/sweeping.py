@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from ..methods import Method
 from ..methods.selection import check_accepts
-from ..problems.checks import check_functions, check_seed
+from ..problems.checks import check_seed
 from ..problems.data import positive_int
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
@@ -112,13 +112,12 @@ def sweep(
     if not several:
         raise ValueError("sweep: methods is empty; expected at least one")
     parameters = Parameters(x0)
-    sizes = check_functions(problem, parameters)
-    settings = [resolve(problem, method, sizes, parameters.size)[0] for method in several]
+    settings = [resolve(problem, method, parameters)[0] for method in several]
     for method in settings:
         check_accepts(problem, method)
     results: dict[int, list[Result]] = {}
     for group in _groups(settings):
-        run = _lanes(problem, parameters, sizes, [settings[i] for i in group], steps, listed, record, stop)
+        run = _lanes(problem, parameters, [settings[i] for i in group], steps, listed, record, stop)
         found = _finish(run)
         for place, i in enumerate(group):
             results[i] = found[place * len(listed) : (place + 1) * len(listed)]
@@ -136,7 +135,6 @@ def _groups(settings: list[Method]) -> list[list[int]]:
 def _lanes(
     problem: Problem,
     parameters: Parameters,
-    sizes: list[int],
     settings: list[Method],
     steps: int,
     seeds: list[int],
@@ -149,7 +147,6 @@ def _lanes(
     return Run(
         problem,
         parameters,
-        sizes,
         stacked,
         steps=steps,
         seeds=seeds * len(settings),

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 
 from ...methods.base import Draw, as_arrays
 from ...oracles.build import oracle_for
-from ...problems.checks import check_functions
 from ...problems.parameters import Parameters
 from ...runs.loop import draw_of, start
 from ..base import Entry
@@ -36,7 +35,7 @@ def curves(shape: tuple[int, ...], batch: int, steps: int, seeds: int, entry: En
     """
     (problem, x0), case, (method,) = make(batch, *shape), instance(*shape), entry.grid
     parameters = Parameters(x0)
-    oracle = oracle_for(problem, parameters, check_functions(problem, parameters), method.accepts.form)
+    oracle = oracle_for(problem, parameters, method.accepts.form)
     roles, horizon = method.roles(oracle), jnp.int32(steps)
     at = np.unique(np.linspace(1, steps, config.RECORDS).astype(np.int32))
     noisy, observed = jnp.asarray(case.noisy, jnp.float32), jnp.asarray(case.observed)

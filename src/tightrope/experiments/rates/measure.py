@@ -14,7 +14,6 @@ from jaxtyping import Array, Float
 
 from ...methods.base import Draw, Method, as_arrays
 from ...oracles.build import oracle_for
-from ...problems.checks import check_functions
 from ...problems.parameters import Parameters
 from ...runs.loop import draw_of, start
 from ..base import Entry
@@ -44,8 +43,7 @@ def records(steps: int, count: int = 41) -> np.ndarray:
 def curves(case: Case, method: Method, multipliers: Multipliers, steps: int, seeds: int) -> Curves:
     """Run `seeds` runs of the method side by side."""
     parameters = Parameters(case.start)
-    sizes = check_functions(case.problem, parameters)
-    oracle = oracle_for(case.problem, parameters, sizes, method.accepts.form)
+    oracle = oracle_for(case.problem, parameters, method.accepts.form)
     roles, horizon, at = method.roles(oracle), jnp.int32(steps), records(steps)
     domain, n = case.problem.domain, parameters.size
 
@@ -111,8 +109,7 @@ def outputs(steps: int, seeds: int, entry: Entry) -> pd.DataFrame:
 def at_horizons(case: Case, method: Method, horizons: list[int], seeds: int) -> pd.DataFrame:
     """For each horizon T and seed the gap F(x̄) − F* of the method's output and its largest H(x̄)."""
     parameters = Parameters(case.start)
-    sizes = check_functions(case.problem, parameters)
-    oracle = oracle_for(case.problem, parameters, sizes, method.accepts.form)
+    oracle = oracle_for(case.problem, parameters, method.accepts.form)
     roles = method.roles(oracle)
     assert case.optimum is not None
     optimum = case.optimum
