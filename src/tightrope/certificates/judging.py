@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ..arguments import number, positive_int
 from ..oracles.build import bounds, oracle_for
 from ..oracles.oracle import Oracle
-from ..problems.checks import number
-from ..problems.data import Dataset, Source, positive_int
+from ..problems.data import Dataset, Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
 from .certificate import Certificate, Estimate, Kind, Verdict
@@ -70,12 +70,12 @@ def certify(
         >>> certificate.verdict, round(certificate.multipliers["total"], 3)
         ('feasible', -1.0)
     """
-    tolerance = number("certify", "tolerance", tolerance, low=0.0, strict=False)
+    tolerance = number("certify", "tolerance", tolerance, low=0.0, closed="[")
     confidence = number("certify", "confidence", confidence, low=0.0, high=1.0)
     rows = SAMPLES if samples is None else positive_int("certify", "samples", samples)
     if data is not None:
         problem = _on_data(problem, data)
-    parameters = Parameters(x)
+    parameters = Parameters(x, owner="certify", argument="x")
     oracle = oracle_for(problem, parameters)
     return certify_point(problem, oracle, parameters.start, tolerance, confidence, seed, rows, strict=True)
 

@@ -1,4 +1,4 @@
-"""How the user's parameters and the one flat vector inside a method correspond."""
+"""The user's pytree of parameters and the flat vector that methods work on."""
 
 from __future__ import annotations
 
@@ -14,33 +14,27 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 
-def _is_module(node: Any) -> bool:
-    return isinstance(node, eqx.Module)
-
-
-def _as_parameter(path: tuple[Any, ...], leaf: Any) -> Any:
-    """Float leaves become arrays; inside an Equinox model what is not a float array stays as it is, out of the way."""
-    if _is_module(leaf):
-        return eqx.filter(leaf, eqx.is_inexact_array)
-    where = "x0" + jax.tree_util.keystr(path)
-    if not eqx.is_array_like(leaf) and not isinstance(leaf, np.ndarray):
-        raise TypeError(f"{where} is a {type(leaf).__name__}; expected an array of floats")
-    dtype = jnp.result_type(leaf)
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"{where} has dtype {dtype}; expected floats: parameters are differentiated")
-    return jnp.asarray(leaf)
-
-
 class Parameters:
-    """The structure of a pytree of parameters: `ravel` to a flat vector and `unravel` back."""
+    """The structure of a pytree of parameters: `ravel` to a flat vector and `unravel` back.
 
-    def __init__(self, x0: PyTree[Any]):
+    Args:
+        x0: the pytree of parameters.
+        owner: the function that was given `x0`, for error messages.
+        argument: what that function calls it.
+    """
+
+    def __init__(self, x0: PyTree[Any], owner: str = "solve", argument: str = "x0"):
         if any(isinstance(leaf, Tracer) for leaf in [*jax.tree.leaves(x0), jnp.zeros(())]):  # zeros: under jit, traced
             raise TypeError(
-                "solve runs its own compiled loop and cannot be called inside jit, vmap or grad; "
+                f"{owner} runs its own compiled programs and cannot be called inside jit, vmap or grad; "
                 "use tightrope.sweep to run many seeds or settings in one program"
             )
-        arrays = jax.tree_util.tree_map_with_path(_as_parameter, x0, is_leaf=_is_module)
+        self.argument = argument
+        arrays = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: _as_parameter(f"{owner}: {argument}{jax.tree_util.keystr(path)}", leaf),
+            x0,
+            is_leaf=_is_module,
+        )
         self._rest = jax.tree.map(
             lambda leaf: eqx.filter(leaf, eqx.is_inexact_array, inverse=True) if _is_module(leaf) else None,
             x0,
@@ -48,9 +42,9 @@ class Parameters:
         )
         vector, self._unravel = ravel_pytree(arrays)
         if vector.size == 0:
-            raise ValueError("x0 has no parameters; expected a pytree with at least one array of floats")
+            raise ValueError(f"{owner}: {argument} has no parameters; expected a pytree with an array of floats")
         if not np.isfinite(np.asarray(vector)).all():
-            raise ValueError("x0 contains NaN or infinity; expected finite numbers")
+            raise ValueError(f"{owner}: {argument} contains NaN or infinity; expected finite numbers")
         self.start: Float[Array, " n"] = jnp.asarray(np.asarray(vector))  # through NumPy: no weak type
         self.size: int = vector.size
         self.dtype = vector.dtype
@@ -64,7 +58,7 @@ class Parameters:
         return eqx.combine(self._unravel(vector), self._rest, is_leaf=lambda node: node is None)
 
     def unravel_arrays(self, vector: Float[Array, " n"]) -> PyTree[Array]:
-        """Only the arrays of the user's pytree: what an optimizer or a domain works on."""
+        """Only the arrays of the user's pytree, for optimizers and domains."""
         return self._unravel(vector)
 
     def ravel(self, params: PyTree[Any]) -> Float[Array, " n"]:
@@ -72,6 +66,22 @@ class Parameters:
         return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0].astype(self.dtype)
 
 
+def _is_module(node: Any) -> bool:
+    return isinstance(node, eqx.Module)
+
+
+def _as_parameter(where: str, leaf: Any) -> Any:
+    """A float leaf as an array, or the float arrays of an Equinox model; the rest of a model is no parameter."""
+    if _is_module(leaf):
+        return eqx.filter(leaf, eqx.is_inexact_array)
+    if not eqx.is_array_like(leaf) and not isinstance(leaf, np.ndarray):
+        raise TypeError(f"{where} is a {type(leaf).__name__}; expected an array of floats")
+    dtype = jnp.result_type(leaf)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"{where} has dtype {dtype}; expected floats: parameters are differentiated")
+    return jnp.asarray(leaf)
+
+
 def _identity(leaf: Any) -> Any:
-    """What tells two leaves that are not parameters apart: the value where it can be hashed, else the object."""
+    """The key of a leaf that is not a parameter: its value if that can be hashed, else the object's id."""
     return leaf if isinstance(leaf, Callable | str | int | float | bool) else id(leaf)

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..problems.checks import number
-from ..problems.data import Dataset, positive_int
+from ..arguments import number, positive_int
+from ..problems.data import Dataset
 from ..problems.problem import Problem
 
 
@@ -40,7 +40,7 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | os.PathLike):
             raise TypeError(f"Checkpoint: folder must be a path, got {type(self.folder).__name__}")
-        number("Checkpoint", "every", self.every, low=0.0, strict=False)
+        number("Checkpoint", "every", self.every, low=0.0, closed="[")
         positive_int("Checkpoint", "keep", self.keep)
 
 

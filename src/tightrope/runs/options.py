@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arguments import number, positive_int
 from ..certificates.evaluation import rows_for_records
-from ..problems.checks import number
-from ..problems.data import Dataset, Source, positive_int
+from ..problems.data import Dataset, Source
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Stop:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        number("Stop", "violation", self.violation, low=0.0, strict=False)
-        number("Stop", "stationarity", self.stationarity, low=0.0, strict=False)
+        number("Stop", "violation", self.violation, low=0.0, closed="[")
+        number("Stop", "stationarity", self.stationarity, low=0.0, closed="[")
         if self.seconds is not None:
             number("Stop", "seconds", self.seconds, low=0.0)
 

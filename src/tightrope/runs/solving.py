@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
+from ..arguments import positive_int, seed_number
 from ..methods import Method, by_name
 from ..methods.selection import check_accepts, choose
-from ..problems.checks import check_functions, check_seed
-from ..problems.data import positive_int
+from ..problems.checks import check_functions
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
 from .checkpoint import Checkpoint, CheckpointStore, fingerprint
@@ -67,7 +67,7 @@ def solve(
         >>> result.certificate.verdict
         'feasible'
     """
-    steps, seed = positive_int("solve", "steps", steps), check_seed("solve", seed)
+    steps, seed = positive_int("solve", "steps", steps), seed_number("solve", "seed", seed)
     if not isinstance(problem, Problem):
         raise TypeError(f"solve: problem must be a tightrope.Problem, got {type(problem).__name__}")
     if warm_start is not None and not isinstance(warm_start, Result):

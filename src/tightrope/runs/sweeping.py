@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from ..arguments import positive_int, seed_number
 from ..methods import Method
 from ..methods.selection import check_accepts
-from ..problems.checks import check_seed
-from ..problems.data import positive_int
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
 from .options import Record, Stop, as_record
@@ -103,7 +102,7 @@ def sweep(
     """
     steps = positive_int("sweep", "steps", steps)
     listed = [
-        check_seed("sweep", s)
+        seed_number("sweep", "seeds", s)
         for s in (range(positive_int("sweep", "seeds", seeds)) if isinstance(seeds, int) else seeds)
     ]
     if not listed:
@@ -111,7 +110,7 @@ def sweep(
     several = [methods] if isinstance(methods, Method | type | str) else list(methods)
     if not several:
         raise ValueError("sweep: methods is empty; expected at least one")
-    parameters = Parameters(x0)
+    parameters = Parameters(x0, owner="sweep")
     settings = [resolve(problem, method, parameters)[0] for method in several]
     for method in settings:
         check_accepts(problem, method)

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...arguments import number
 from ...domains import Box
-from ...problems.checks import number
 from ...problems.data import Sampler
 from ...problems.problem import Constraint, Problem, at_least, between, equals
 from ..base import Case, Solution, gaussian
@@ -60,8 +60,8 @@ class Program:
             noise: variance of a sampled gradient, E‖g − ∇f‖², split evenly over the coordinates; values are exact.
             constraint_noise: variance of the sampled constraints, E‖ĉ − c‖², and of their Jacobian, E‖Ĵ − J‖²_F.
         """
-        noise = number(name, "noise", noise, low=0.0, strict=False)
-        constraint_noise = number(name, "constraint_noise", constraint_noise, low=0.0, strict=False)
+        noise = number(name, "noise", noise, low=0.0, closed="[")
+        constraint_noise = number(name, "constraint_noise", constraint_noise, low=0.0, closed="[")
         start = jnp.asarray(self.start, float)
 
         def objective(x: Vector) -> Float[Array, ""]:
