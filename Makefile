@@ -35,9 +35,9 @@ $(EXPERIMENTS): $(VENV)/.installed
 
 reproduce: $(EXPERIMENTS)
 
-# Everything at full size: benchmarks, the papers' experiments, every method on every problem of the zoo that it takes.
-full: test bench reproduce
-	FULL=1 $(BIN)/python -m pytest -n 2 tests/convergence tests/contract
+# Everything: all tests, also those marked full (every method on every problem that it takes), benchmarks, experiments.
+full: lint bench reproduce
+	$(BIN)/python -m pytest -n 2 -m "full or not full"
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tightrope needs Python 3.11 or newer, this is %s" % sys.version.split()[0])'

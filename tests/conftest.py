@@ -1,10 +1,11 @@
-"""What all tests share: how programs are compiled and who runs which tests, and a few small problems."""
+"""Shared by all tests: flags of the compiler, which tests run by default and on which worker, and a few small problems."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -23,15 +24,34 @@ from tightrope.cli.reproduce import QUICKLY_COMPILED
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark as full the cases of a parametrized test that its mark by_default does not name."""
+    chosen = {}
+    for item in items:
+        if mark := item.get_closest_marker("by_default"):
+            patterns = [case for case in mark.args if fnmatchcase(item.callspec.id, case)]
+            chosen.setdefault((item.path, item.originalname, mark.args), set()).update(patterns)
+            if not patterns:
+                item.add_marker(pytest.mark.full)
+    if not config.getoption("lf", False) and not any(
+        "::" in argument for argument in config.args
+    ):  # all were collected
+        for (path, test, cases), matched in chosen.items():
+            if unknown := set(cases) - matched:
+                raise pytest.UsageError(f"{path.name}::{test}: by_default names no case by {sorted(unknown)}")
+
+
 WORKER_OF_A_PART = {"test_methods.py": "-", "test_known_solutions.py": "]"}
 """Files whose tests are spread over the workers: by method, or by case."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
 
     class BySharedPrograms(LoadScopeScheduling):
-        """Tests that share compiled programs go to one worker: those of a file, or of a part of the files above."""
+        """Send tests that share compiled programs to one worker: those of a file, or of a part of the files above."""
 
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")

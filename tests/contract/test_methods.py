@@ -1,11 +1,9 @@
-"""What holds for every method: it takes what it says it takes, in every dtype and structure, alone or as a lane.
+"""The contract of every method: it takes what it says it takes, in every dtype and structure, alone or as a lane.
 
-With FULL=1 in the environment every method runs on every kind of problem that it takes, else on a few of them.
+By default most methods run on their main kind of problem alone, and dtypes and structures are tried on three methods.
 """
 
 from __future__ import annotations
-
-import os
 
 import jax
 import pytest
@@ -14,8 +12,9 @@ import tightrope as tr
 from tightrope.testing import CHECKS, KINDS, accepted, check_runs, main_kind
 
 METHODS = sorted(tr.methods.available())
-FULL = bool(os.environ.get("FULL"))
-FEW = {"deterministic equality", "deterministic inequalities", "stochastic inequality"}
+MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "lanes", "counts", "state")
+EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe", "TruncatedMomentum")
+"""Methods put through precisions and pytrees by default too: one without slacks, one without projections, one with slacks."""
 
 FREE = {"no constraints", "free affine equality"}
 DETERMINISTIC = {"no constraints", "deterministic equality", "deterministic inequalities"}
@@ -58,16 +57,23 @@ def test_it_takes_what_its_docstring_says_and_nothing_else(name):
     assert TAKES[name] < set(KINDS)
 
 
+@pytest.mark.by_default(*(f"*-{check}" for check in MAIN_CHECKS), *(f"{name}-*" for name in EVERY_CHECK))
 @pytest.mark.parametrize(
     ("name", "check"),
     [pytest.param(name, check, id=f"{name}-{check.__name__[6:]}") for name in METHODS for check in CHECKS],
 )
 def test_the_contract(name, check):
     method = tr.methods.by_name(name)
-    if check is check_runs and not FULL:
-        check_runs(method, [kind for kind in accepted(method) if kind in FEW or kind == main_kind(method)])
+    if check is check_runs:
+        check_runs(method, [main_kind(method)])
     else:
         check(method)
+
+
+@pytest.mark.by_default("GradientDescentAscent-every kind", "TruncatedMomentum-every kind")
+@pytest.mark.parametrize("name", [pytest.param(name, id=f"{name}-every kind") for name in METHODS])
+def test_it_runs_on_every_kind_of_problem_that_it_takes(name):
+    check_runs(tr.methods.by_name(name))
 
 
 def wrong(rule):
