@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import slater_margin
@@ -105,7 +106,7 @@ class ConservativeFrankWolfe(Method):
         def largest(sizes: list[Array]) -> Array:
             """The largest of these; 1 where all are zero."""
             size = jnp.max(jnp.stack([jnp.linalg.norm(a) for a in sizes]))
-            return jnp.where(size > 0, size, 1.0)
+            return positive_or_one(size)
 
         slope = largest([oracle.grad(y, sample) for y in points])
         jacobian = largest([oracle.jac(y, sample) for y in points])
@@ -118,7 +119,7 @@ class ConservativeFrankWolfe(Method):
         )
         margin = jnp.where(margin > 0, margin, 1e-3 * height)
         multiplier = slope * jnp.sqrt(max(oracle.multipliers.size, 1)) / jacobian
-        multiplier = jnp.minimum(multiplier, slope * jnp.where(width > 0, width, 1.0) / margin)
+        multiplier = jnp.minimum(multiplier, slope * positive_or_one(width) / margin)
 
         reaching = jnp.minimum(multiplier / height, 0.1 * steps**0.75)
         method = self.with_defaults(regularization=0.1 * jacobian**2, step_size=jnp.maximum(reaching, 1.0))
@@ -152,7 +153,7 @@ class ConservativeFrankWolfe(Method):
             state.average + (x - state.average) / k,
             state.average_multipliers + (multipliers - state.average_multipliers) / k,
         )
-        return state, Info(2, 2, 2, oracle.count(sample, objective=True, constraints=True))
+        return state, Info(2, 2, 2, oracle.count_examples("both", sample))
 
     def output(self, state: State) -> Float[Array, " n"]:
         return state.average

@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales, slater_margin
@@ -100,15 +101,15 @@ class ConservativeSaddle(Method):
         def descend(y: Array, direction: Array, k: Array) -> Array:
             """A step within X and within the length of x."""
             norm = jnp.linalg.norm(direction)
-            step = oracle.nearby(y - s.length / jnp.sqrt(k) * direction / jnp.where(norm > 0, norm, 1.0)) - x
+            step = oracle.nearby(y - s.length / jnp.sqrt(k) * direction / positive_or_one(norm)) - x
             return x + step * jnp.minimum(1.0, s.length / jnp.maximum(jnp.linalg.norm(step), s.length))
 
         margin = slater_margin(oracle, x, jax.random.fold_in(draw.key, 1), descend)
         margin = jnp.where(margin > 0, margin, 1e-3 * s.constraint)
         jacobian = jnp.maximum(s.constraint_gradient, 0.1 * s.length * s.jacobian_smoothness)
-        jacobian = jnp.where(jacobian > 0, jacobian, 1.0)
+        jacobian = positive_or_one(jacobian)
         largest = s.gradient * jnp.sqrt(max(oracle.multipliers.size, 1)) / jacobian
-        by_slater = s.gradient * s.length / jnp.where(margin > 0, margin, 1.0)
+        by_slater = s.gradient * s.length / positive_or_one(margin)
         multiplier = jnp.where(margin > 0, jnp.minimum(largest, by_slater), largest)
 
         method = self.with_defaults(regularization=0.1 * jacobian**2)
@@ -145,7 +146,7 @@ class ConservativeSaddle(Method):
             state.average_multipliers + share / weight * (multipliers - state.average_multipliers),
             weight,
         )
-        return state, Info(1, 1, 1, oracle.count(sample, objective=True, constraints=True))
+        return state, Info(1, 1, 1, oracle.count_examples("both", sample))
 
     def output(self, state: State) -> Float[Array, " n"]:
         return state.average

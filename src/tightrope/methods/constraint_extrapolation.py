@@ -28,6 +28,7 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .shared.constants import scales
@@ -84,7 +85,7 @@ class ConstraintExtrapolation(Method):
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         rows = jnp.maximum(s.constraint_gradient + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
-        rows = jnp.where(rows > 0, rows, 1.0)  # no constraints: there is no dual step
+        rows = positive_or_one(rows)  # no constraints: there is no dual step
         sampling = jnp.hypot(s.constraint_noise, s.length * s.jacobian_noise)
         noise = sampling * draw.steps.astype(x.dtype) ** 1.5 * rows / s.gradient
         method = self.with_defaults(step_size=4.0 / s.smoothness)
@@ -115,9 +116,9 @@ class ConstraintExtrapolation(Method):
             state.average + share * (new - state.average),
             state.average_multipliers + share * (multipliers - state.average_multipliers),
         )
-        rows = oracle.count(samples["objective"], objective=True, constraints=False)
-        rows += sum(oracle.count(samples[name], objective=False, constraints=True) for name in ("value", "jacobian"))
-        return state, Info(1, 2, 2, rows)
+        examples = oracle.count_examples("objective", samples["objective"])
+        examples += oracle.count_examples("constraints", samples["value"], samples["jacobian"])
+        return state, Info(1, 2, 2, examples)
 
     def output(self, state: State) -> Float[Array, " n"]:
         return state.average

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .shared.constants import scales
@@ -77,7 +78,7 @@ class DriftPlusPenalty(Method):
         s = scales(oracle, x, draw.samples["joint"], draw.key)
         jacobian = jnp.maximum(s.constraint_gradient, 0.1 * s.length * s.jacobian_smoothness)
         expected = (s.constraint + s.constraint_noise) * jacobian / s.gradient
-        method = self.with_defaults(objective_weight=jnp.where(expected > 0, expected, 1.0))
+        method = self.with_defaults(objective_weight=positive_or_one(expected))
         return method.with_defaults(
             proximal=method.objective_weight * (s.gradient + s.gradient_noise) / (2.0 * s.length)
         )
@@ -96,8 +97,7 @@ class DriftPlusPenalty(Method):
         (change,) = jax.linear_transpose(pullback, g)(new - x)  # y ↦ Jᵀy transposed: J (x_{t+1} − x_t)
         queues = jnp.maximum(queues + g + change, 0.0)
         average = state.average + (x - state.average) / draw.k.astype(x.dtype)
-        rows = oracle.count(sample, objective=True, constraints=True)
-        return State(new, queues, queues / weight, average), Info(1, 1, 1, rows)
+        return State(new, queues, queues / weight, average), Info(1, 1, 1, oracle.count_examples("both", sample))
 
     def output(self, state: State) -> Float[Array, " n"]:
         return state.average

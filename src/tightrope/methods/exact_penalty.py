@@ -225,7 +225,7 @@ class ExactPenalty(Method):
         estimates, _ = self._restart(oracle, x, draw)
         noise = jnp.zeros((), x.dtype)
         if self._setting(oracle) == "stochastic" and oracle.stochastic_constraints:
-            batch = oracle.count(draw.samples["value"], objective=False, constraints=True)
+            batch = oracle.count_examples("constraints", draw.samples["value"])
             large = oracle.count(self._large_samples(oracle, draw.key)[1], objective=False, constraints=True)
             noise = row_noise(oracle, x, draw.key) * math.sqrt(batch / large)
         return State(
@@ -310,18 +310,18 @@ class ExactPenalty(Method):
         setting = self._setting(oracle)
         if setting in ("finite_sum", "deterministic"):
             everything = oracle.everything()
-            rows = oracle.count(everything, objective=True, constraints=True)
+            rows = oracle.count_examples("both", everything)
             return Estimates(oracle.grad(x, everything), *_rows_and_jacobian(oracle, x, everything)), Info(
                 1, 1, 1, rows
             )
         first, second, third = self._large_samples(oracle, draw.key)
         gradient = truncate(oracle.grad(x, first), self.gradient_radius)
-        rows = oracle.count(first, objective=True, constraints=False)
+        rows = oracle.count_examples("objective", first)
         if setting == "semi":
             return Estimates(gradient, *_rows_and_jacobian(oracle, x, second)), Info(1, 1, 1, rows)
         value = truncate(oracle.c(x, second), self.value_radius)
         jacobian = truncate(oracle.jac(x, third), self.jacobian_radius)
-        rows += sum(oracle.count(sample, objective=False, constraints=True) for sample in (second, third))
+        rows += sum(oracle.count_examples("constraints", sample) for sample in (second, third))
         return Estimates(gradient, value, jacobian), Info(1, 2, 1, rows)
 
     def _update(self, oracle: Oracle, state: State, draw: Draw) -> tuple[Estimates, Info]:
@@ -330,12 +330,12 @@ class ExactPenalty(Method):
         first, second, third = (draw.samples[role] for role in ("gradient", "value", "jacobian"))
         gradient = spider(last.gradient, oracle.grad(x, first), oracle.grad(old, first))
         gradient = truncate(gradient, self.gradient_radius)
-        rows = oracle.count(first, objective=True, constraints=False)
+        rows = oracle.count_examples("objective", first)
         if self._setting(oracle) == "semi":
             return Estimates(gradient, *_rows_and_jacobian(oracle, x, second)), Info(2, 1, 1, rows)
         value = spider(last.value, oracle.c(x, second), oracle.c(old, second))
         jacobian = spider(last.jacobian, oracle.jac(x, third), oracle.jac(old, third))
-        rows += sum(oracle.count(sample, objective=False, constraints=True) for sample in (second, third))
+        rows += sum(oracle.count_examples("constraints", sample) for sample in (second, third))
         estimates = gradient, truncate(value, self.value_radius), truncate(jacobian, self.jacobian_radius)
         return Estimates(*estimates), Info(2, 4, 2, rows)
 
@@ -347,8 +347,8 @@ class ExactPenalty(Method):
         old, slope = oracle.jvp(anchor, x - anchor, second)
         value = first_order_svrg(full.value, full.jacobian @ (x - anchor), oracle.c(x, second), old, slope)
         jacobian = spider(full.jacobian, oracle.jac(x, third), oracle.jac(anchor, third))
-        rows = oracle.count(first, objective=True, constraints=False)
-        rows += sum(oracle.count(sample, objective=False, constraints=True) for sample in (second, third))
+        rows = oracle.count_examples("objective", first)
+        rows += sum(oracle.count_examples("constraints", sample) for sample in (second, third))
         estimates = Estimates(
             truncate(gradient, self.gradient_radius),
             truncate(value, self.value_radius),

@@ -34,6 +34,7 @@ from jaxtyping import Array, Float, Int
 from optax.tree_utils import tree_bias_correction
 
 from ..domains import Box, Domain, NonNegative, Product, Reals
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
@@ -121,7 +122,7 @@ class GradientDescentAscent(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["joint"], draw.key)
-        rows = jnp.where(s.constraint_gradient > 0, s.constraint_gradient, 1.0)
+        rows = positive_or_one(s.constraint_gradient)
         return self.with_defaults(
             step_size=0.1 * s.length / jnp.sqrt(x.size), dual_step_size=s.gradient / (rows**2 * s.length)
         )
@@ -134,19 +135,19 @@ class GradientDescentAscent(Method):
         x, multipliers, sample = state.x, state.multipliers, draw.samples["joint"]
         second = draw.samples.get("second", sample)
         shrink = draw.k.astype(x.dtype) ** -self.decay
-        rows = oracle.count(sample, objective=True, constraints=True)
+        examples = oracle.count_examples("both", sample)
         gradient, c = _slopes(oracle, x, multipliers, sample)
         new, primal = self._descend(oracle, state, x, gradient, shrink)
         if self.update == "alternating":
             c = oracle.c(new, second)
-            rows += oracle.count(second, objective=False, constraints=True)
+            examples += oracle.count_examples("constraints", second)
         climbed, dual = self._ascend(oracle, state, multipliers, c, shrink)
         if self.update == "extragradient":
             gradient, c = _slopes(oracle, new, climbed, second)
-            rows += oracle.count(second, objective=True, constraints=True)
+            examples += oracle.count_examples("both", second)
             new, primal = self._descend(oracle, state, new, gradient, shrink)
             climbed, dual = self._ascend(oracle, state, climbed, c, shrink)
-        return State(new, climbed, primal, dual), Info(*CALLS[self.update], rows)
+        return State(new, climbed, primal, dual), Info(*CALLS[self.update], examples)
 
     def _primal(self, oracle: Oracle) -> optax.GradientTransformation:
         """The primal direction on this set."""

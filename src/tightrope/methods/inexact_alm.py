@@ -134,8 +134,8 @@ class InexactALM(Method):
         new = oracle.project(x - step_size * gradient)
         multipliers = jax.lax.cond(last, lambda: self._ascend(y, penalty, oracle.c(new, samples["dual"])), lambda: y)
         cost = penalty_cost(oracle, samples, 2)
-        rows = oracle.count(samples["dual"], objective=False, constraints=True)
-        cost = cost._replace(constraint_values=cost.constraint_values + last, samples=cost.samples + rows * last)
+        dual = oracle.count_examples("constraints", samples["dual"])
+        cost = cost._replace(constraint_values=cost.constraint_values + last, samples=cost.samples + dual * last)
         return State(new, x, gradient, multipliers), cost
 
     def _ascend(self, y: Array, penalty: Array, c: Float[Array, " rows"]) -> Float[Array, " rows"]:

@@ -29,6 +29,7 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .shared.constants import scales
@@ -84,7 +85,7 @@ class LinearizedALM(Method):
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         square_norm = s.penalty_smoothness  # of A; 0 without constraints, where any penalty will do
         method = self.with_defaults(smoothness=s.smoothness)
-        method = method.with_defaults(penalty=2.0 * method.smoothness / jnp.where(square_norm > 0, square_norm, 1.0))
+        method = method.with_defaults(penalty=2.0 * method.smoothness / positive_or_one(square_norm))
         return method.with_defaults(step_size=1.0 / (method.smoothness + method.penalty * square_norm))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -114,7 +115,7 @@ class LinearizedALM(Method):
             jnp.where(take, new, state.picked),
             jnp.where(take, multipliers, state.picked_multipliers),
         )
-        return state, Info(2, 1, 1, oracle.count(sample, objective=True, constraints=False))
+        return state, Info(2, 1, 1, oracle.count_examples("objective", sample))
 
     def output(self, state: State) -> Float[Array, " n"]:
         return state.picked

@@ -32,6 +32,7 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
@@ -87,7 +88,7 @@ class MomentumALM(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        curvature = jnp.where(s.penalty_bound > 0, s.penalty_bound, 1.0)
+        curvature = positive_or_one(s.penalty_bound)
         method = self.with_defaults(step_size=0.5 / s.smoothness)
         method = method.with_defaults(penalty=0.5 / (curvature * method.step_size))
         return method.with_defaults(dual_step_size=0.1 * method.penalty)
@@ -114,7 +115,7 @@ class MomentumALM(Method):
         ascent = jnp.where(oracle.equality, c, jnp.maximum(c, -state.multipliers / penalty))
         multipliers = state.multipliers + jnp.minimum(self.dual_step_size, penalty) * ascent
         state = State(new, gradient, multipliers, pullback(_shifted(oracle, multipliers, penalty, c)))
-        return state, Info(2, 1, 1, oracle.count(sample, objective=True, constraints=False))
+        return state, Info(2, 1, 1, oracle.count_examples("objective", sample))
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return state.multipliers

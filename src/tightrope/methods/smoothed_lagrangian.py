@@ -25,6 +25,7 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .shared.constants import scales
@@ -81,7 +82,7 @@ class SmoothedLagrangian(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s, root = scales(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
-        rows = jnp.sqrt(jnp.where(s.penalty_smoothness > 0, s.penalty_smoothness, 1.0))  # no constraints: no penalty
+        rows = jnp.sqrt(positive_or_one(s.penalty_smoothness))  # no constraints: no penalty
         size = s.gradient / rows
         method = self.with_defaults(penalty=5.0 * s.smoothness / rows**2, proximal=s.smoothness)
         smoothness = s.smoothness + method.proximal + method.penalty * s.penalty_smoothness
@@ -107,11 +108,9 @@ class SmoothedLagrangian(Method):
         gradient = oracle.grad(x, samples["objective"]) + pullback(multipliers + self.penalty * value)
         new = oracle.project(x - self.step_size * (gradient + self.proximal * (x - state.center)))
         center = state.center + self.smoothing * (x - state.center)
-        rows = oracle.count(samples["objective"], objective=True, constraints=False)
-        rows += sum(
-            oracle.count(samples[name], objective=False, constraints=True) for name in ("dual", "jacobian", "value")
-        )
-        return State(new, multipliers, center), Info(1, values, 1, rows)
+        examples = oracle.count_examples("objective", samples["objective"])
+        examples += oracle.count_examples("constraints", samples["dual"], samples["jacobian"], samples["value"])
+        return State(new, multipliers, center), Info(1, values, 1, examples)
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return state.multipliers

@@ -75,4 +75,4 @@ class StochasticFrankWolfe(Method):
         gradient = oracle.grad(x, sample) + pullback(self.penalty * jnp.ones_like(rows))
         direction = polyak_momentum(state.direction, gradient, 4.0 * later ** (-2 / 3))
         new = x + 2.0 / later * (oracle.lmo(direction) - x)
-        return State(new, direction), Info(1, 1, 1, oracle.count(sample, objective=True, constraints=True))
+        return State(new, direction), Info(1, 1, 1, oracle.count_examples("both", sample))

@@ -35,10 +35,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .shared.constants import scales
@@ -111,20 +111,20 @@ class StochasticSQP(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["objective"]
         gradient = oracle.grad(x, sample)
-        c, pullback = oracle.vjp(x, sample)
-        multipliers, direction = newton_step(gradient, c, jax.vmap(pullback)(jnp.eye(c.size, dtype=x.dtype)))
+        c, jacobian = oracle.rows_and_jacobian(x, sample)
+        multipliers, direction = newton_step(gradient, c, jacobian)
         violation, square, q = jnp.sum(jnp.abs(c)), direction @ direction, multipliers @ c
-        divisor = jnp.where(square > 0, square, 1.0)  # d = 0: whatever the step size, x stays
+        divisor = positive_or_one(square)  # d = 0: whatever the step size, x stays
         merit = self._lowered(state.merit, (1.0 - self.decrease) * violation, q)
         reduction = merit * (0.5 * square - q) + violation
         ratio = self._lowered(state.ratio, reduction, merit * square)
         step_size = self.step_size(merit, ratio, reduction / divisor, violation / divisor)
-        rows = oracle.count(sample, objective=True, constraints=False)
-        return State(x + step_size * direction, merit, ratio, multipliers), Info(1, 1, 1, rows)
+        info = Info(1, 1, 1, oracle.count_examples("objective", sample))
+        return State(x + step_size * direction, merit, ratio, multipliers), info
 
     def _lowered(self, value: Array, above: Array, below: Array) -> Float[Array, ""]:
         """`value`, or just under above/below where that is smaller; ∞ where below ≤ 0."""
-        trial = jnp.where(below > 0, above / jnp.where(below > 0, below, 1.0), jnp.inf)
+        trial = jnp.where(below > 0, above / positive_or_one(below), jnp.inf)
         return jnp.where(value <= trial, value, (1.0 - self.shrink) * trial)
 
     def step_size(self, merit: Array, ratio: Array, reduction: Array, violation: Array) -> Float[Array, ""]:

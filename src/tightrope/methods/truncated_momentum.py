@@ -32,7 +32,7 @@ from typing import ClassVar, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..numerics.scaling import truncate
+from ..numerics.scaling import positive_or_one, truncate
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import scales
@@ -90,7 +90,7 @@ class TruncatedMomentum(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
-        smoothness = jnp.where(s.penalty_smoothness > 0, s.penalty_smoothness, 1.0)
+        smoothness = positive_or_one(s.penalty_smoothness)
         method = self.with_defaults(step_size=0.5 / s.smoothness, radius=10.0 * s.gradient)
         return method.with_defaults(penalty=PENALTY_STEP / (smoothness * method.step_size))
 
@@ -126,8 +126,8 @@ class TruncatedMomentum(Method):
             jnp.where(take, x, state.picked),
             jnp.where(take, previous_penalty * c, state.picked_multipliers),
         )
-        rows = oracle.count(sample, objective=True, constraints=False)
-        return state, Info(2 if self.estimator == "recursive" else 1, 1, 1, rows)
+        gradients = 2 if self.estimator == "recursive" else 1
+        return state, Info(gradients, 1, 1, oracle.count_examples("objective", sample))
 
     def output(self, state: State) -> Float[Array, " n"]:
         return state.picked

@@ -39,6 +39,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
 from .shared.constants import scales
@@ -109,7 +110,7 @@ class TwoPhaseMomentum(Method):
         method = self.with_defaults(
             penalty=10.0 * s.balanced_penalty,
             dual_step_size=0.3 * s.multiplier,
-            feasibility_step_size=0.5 / jnp.where(s.penalty_on_the_way > 0, s.penalty_on_the_way, 1.0),
+            feasibility_step_size=0.5 / positive_or_one(s.penalty_on_the_way),
         )
         smoothness = s.smoothness + method.penalty * s.penalty_on_the_way
         method = method.with_defaults(step_size=2.5 / ((1.0 - method.warm_up) * smoothness))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 
 
@@ -58,12 +59,12 @@ class Scales(NamedTuple):
         The minimizer of f + ½ρ‖c‖² is about ‖∇f‖/(ρσ²) away from the feasible set, σ² the curvature of ½‖c‖² there. As
         `smoothness` is at least ‖∇f‖/length, that is at most length · balanced_penalty/ρ.
         """
-        return self.smoothness / jnp.where(self.normal_curvature > 0, self.normal_curvature, 1.0)
+        return self.smoothness / positive_or_one(self.normal_curvature)
 
     @property
     def multiplier(self) -> Float[Array, ""]:
         """How large multipliers may be expected to be: ‖∇f‖/‖J‖, where J vanishes ‖∇f‖ itself."""
-        return self.gradient / jnp.where(self.constraint_gradient > 0, self.constraint_gradient, 1.0)
+        return self.gradient / positive_or_one(self.constraint_gradient)
 
 
 NOISE_SAMPLES = 4
@@ -89,7 +90,7 @@ def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) ->
     start = penalty_gradient(x) + pullback(jnp.ones_like(value))
     penalty = local_smoothness(penalty_gradient, oracle.nearby, x, start, reach)
     smoothness = jnp.maximum(curvature, size / length)
-    flat = jnp.where(penalty > 0, penalty, 1.0)  # a constant objective: anything positive will do
+    flat = positive_or_one(penalty)  # a constant objective: anything positive will do
     smoothness = jnp.where(smoothness > 0, smoothness, flat)
     jacobian = oracle.jac(x, sample)
     rows = jnp.linalg.norm(jacobian)
@@ -129,7 +130,7 @@ def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Floa
     downhill = pullback(value)
     _, change = oracle.jvp(x, downhill, sample)
     square = change @ change
-    return oracle.nearby(x - downhill * (downhill @ downhill) / jnp.where(square > 0, square, 1.0))
+    return oracle.nearby(x - downhill * (downhill @ downhill) / positive_or_one(square))
 
 
 def _noise(estimates: Callable[[Sample], tuple[Array, ...]], oracle: Oracle, key: Array) -> list[Float[Array, ""]]:
@@ -147,7 +148,7 @@ def _jacobian_smoothness(
     for direction in directions:
         y = oracle.nearby(x - reach * _unit(direction))
         distance = jnp.linalg.norm(y - x)
-        quotient = jnp.linalg.norm(oracle.jac(y, sample) - at_x) / jnp.where(distance > 0, distance, 1.0)
+        quotient = jnp.linalg.norm(oracle.jac(y, sample) - at_x) / positive_or_one(distance)
         quotients.append(jnp.where(jnp.isfinite(quotient), quotient, 0.0))
     return jnp.max(jnp.stack(quotients))
 
@@ -172,7 +173,7 @@ def local_smoothness(
         largest, direction = carry
         y = project(x + reach * _unit(direction))
         difference, distance = gradient(y) - at_x, jnp.linalg.norm(y - x)
-        quotient = jnp.linalg.norm(difference) / jnp.where(distance > 0, distance, 1.0)
+        quotient = jnp.linalg.norm(difference) / positive_or_one(distance)
         finite = jnp.isfinite(quotient) & (distance > 0)
         return jnp.where(finite, jnp.maximum(largest, quotient), largest), jnp.where(finite, difference, -direction)
 
@@ -213,4 +214,4 @@ def slater_margin(
 def _unit(direction: Float[Array, " n"]) -> Float[Array, " n"]:
     """The direction at length 1; where it is zero, that of all ones."""
     norm = jnp.linalg.norm(direction)
-    return jnp.where(norm > 0, direction / jnp.where(norm > 0, norm, 1.0), 1.0 / jnp.sqrt(direction.size))
+    return jnp.where(norm > 0, direction / positive_or_one(norm), 1.0 / jnp.sqrt(direction.size))

@@ -46,10 +46,10 @@ def penalty_gradient(
 
 def penalty_cost(oracle: Oracle, samples: dict[str, Sample], points: int, *, objective: bool = True) -> Info:
     """The cost of G at this many points on one B; with `objective=False`, of its constraint part alone."""
-    rows = oracle.count(samples["jacobian"], objective=False, constraints=True)
-    rows += oracle.count(samples["value"], objective=False, constraints=True)
-    rows += oracle.count(samples["objective"], objective=objective, constraints=False)
-    return Info(points * objective, points * (1 + oracle.stochastic_constraints), points, rows)
+    examples = oracle.count_examples("constraints", samples["jacobian"], samples["value"])
+    if objective:
+        examples += oracle.count_examples("objective", samples["objective"])
+    return Info(points * objective, points * (1 + oracle.stochastic_constraints), points, examples)
 
 
 def sign_ascent(

@@ -87,7 +87,7 @@ def _cost(oracle: Oracle, deciding: Sample, sample: Sample, decision: Decision) 
         on_objective,
         1 + on_constraints,
         on_constraints,
-        oracle.count(deciding, objective=False, constraints=True)
-        + on_objective * oracle.count(sample, objective=True, constraints=False)
-        + on_constraints * oracle.count(sample, objective=False, constraints=True),
+        oracle.count_examples("constraints", deciding)
+        + on_objective * oracle.count_examples("objective", sample)
+        + on_constraints * oracle.count_examples("constraints", sample),
     )
