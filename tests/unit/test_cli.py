@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it writes, and how it says no."""
+"""The command line: its output, the files it writes, and its error messages."""
 
 import importlib.util
 import json
@@ -7,20 +7,22 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import tightrope as tr
 from tightrope import cli
-from tightrope.cli import demo_problem as demo
-from tightrope.cli import lists
-from tightrope.cli.solve import against
+from tightrope.cli import demo_figure, demo_problem, lists
+from tightrope.cli.solve import compare_with
 from tightrope.cli.terminal import show
 from tightrope.experiments import base, report, running
 from tightrope.methods import registry
 
+README = Path(__file__).parents[2] / "README.md"
 OWN = """
 import jax.numpy as jnp, tightrope as tr
 
@@ -34,6 +36,11 @@ def made():
 def broken():
     raise KeyError("weights")
 
+x0 = w0 = jnp.zeros(2)
+
+def problem_alone():
+    return problem
+
 number = 3
 wrong_solution = *pair, 0.5
 """
@@ -44,7 +51,7 @@ def call(*arguments, columns=80):
 
 
 def letters(text):
-    """The characters of a text, without spaces and the rules of tables: equal where nothing was cut off."""
+    """Counts of the characters of a text, without spaces and table lines: equal if nothing was cut off."""
     return Counter(re.sub(r"[\s─]", "", text))
 
 
@@ -79,31 +86,31 @@ def test_version():
     assert call("--version").output == f"tightrope {tr.__version__}\n"
 
 
-def said_of(method):
-    return method.__name__ + method.reference + lists.takes(method.accepts) + method.guarantee + method.cost
+def text_about(method):
+    return method.__name__ + "".join(lists.facts(method))
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 159])
-def test_methods_says_all_one_by_one(columns):
+def test_methods_prints_every_fact_in_a_narrow_terminal(columns):
     output = call("methods", columns=columns).output
     assert max(map(len, output.splitlines())) <= columns
     assert not re.search(r"[ \t]$", output, re.MULTILINE)
-    labels = len(tr.methods.available()) * "paper takes guarantee a step"
-    said = "".join(map(said_of, tr.methods.available().values()))
-    assert letters(output) == letters(said + labels + "".join(lists.METHODS) + "".join(lists.LEGEND))
+    titles = len(tr.methods.available()) * "".join(lists.TITLES)
+    said = "".join(map(text_about, tr.methods.available().values()))
+    assert letters(output) == letters(said + titles + "".join(lists.GROUPS) + "".join(lists.LEGEND))
 
 
 @pytest.mark.parametrize("columns", [160, 200])
-def test_methods_says_all_in_a_table(columns):
+def test_methods_prints_every_fact_in_a_wide_terminal(columns):
     output = call("methods", columns=columns).output
     assert max(map(len, output.splitlines())) <= columns
-    titles = len(lists.METHODS) * "method and its paper problems it takes guarantee cost of a step"
-    said = "".join(map(said_of, tr.methods.available().values()))
-    assert letters(output) == letters(said + titles + "".join(lists.METHODS) + "".join(lists.LEGEND))
+    titles = len(lists.GROUPS) * "".join(["method and paper", *lists.TITLES[1:]])
+    said = "".join(map(text_about, tr.methods.available().values()))
+    assert letters(output) == letters(said + titles + "".join(lists.GROUPS) + "".join(lists.LEGEND))
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_methods_of_the_papers_come_first_each_group_under_its_title(columns):
+def test_methods_of_the_papers_come_before_those_compared_with_them(columns):
     output = call("methods", columns=columns).output
     order = [line.split()[0] for line in output.splitlines() if line.strip().split(" ")[0] in tr.methods.available()]
     assert order == list(tr.methods.available())
@@ -112,24 +119,29 @@ def test_methods_of_the_papers_come_first_each_group_under_its_title(columns):
     assert all(re.search(rf"^ *{method.__name__}\b", second, re.MULTILINE) for method in registry.COMPARED)
 
 
-def test_what_is_reconstructed_is_marked():
-    text = lists.marked(lists.Text("TStoM [inner\n budget reconstructed], [1]"))
+def test_reconstructed_parts_are_highlighted():
+    text = lists.highlighted(lists.Text("TStoM [inner\n budget reconstructed], [1]"))
     assert [text.plain[span.start : span.end] for span in text.spans] == ["[inner\n budget reconstructed]"]
 
 
-def test_what_a_method_takes_is_said_in_words():
+def test_the_accepted_problems_are_listed_in_words():
     accepts = tr.methods.Accepts("affine", inequalities=True, stochastic=False, form="native", needs="lmo")
-    assert lists.takes(accepts) == "affine equalities; inequalities without data; sets with a linear minimizer"
-    assert lists.takes(accepts._replace(equalities="none", stochastic=True)).startswith("inequalities with or without")
-    assert lists.takes(accepts._replace(equalities="any")).startswith("equalities and inequalities without data;")
+    assert (
+        lists.in_words(accepts)
+        == "affine equalities; inequalities without data; sets with a linear minimization oracle"
+    )
+    assert lists.in_words(accepts._replace(equalities="none", stochastic=True)).startswith(
+        "inequalities with or without"
+    )
+    assert lists.in_words(accepts._replace(equalities="any")).startswith("equalities and inequalities without data;")
     only_linear = accepts._replace(inequalities=False, needs="everywhere")
-    assert lists.takes(only_linear) == "affine equalities; no set, x free"
+    assert lists.in_words(only_linear) == "affine equalities; no set: x unrestricted"
 
 
 def test_problems_cuts_nothing_off():
     output = call("problems").output
     assert max(map(len, output.splitlines())) <= 80
-    cells = ["problem", "what it is"]
+    cells = ["problem", "description"]
     for name, make in tr.zoo.available().items():
         assert re.search(rf"^ *{name} ", output, re.MULTILINE)
         cells += [name, make.__doc__.splitlines()[0]]
@@ -149,30 +161,30 @@ def test_demo_prints_a_table_and_draws(tmp_path):
 
 
 def test_demo_shows_that_the_constraint_works():
-    shown = demo.run()
-    without, within = shown.outcomes["unconstrained"], shown.outcomes["constrained"]
-    assert within.rule > without.rule + 20
+    demo = demo_problem.run()
+    without, within = demo.test["unconstrained"], demo.test["constrained"]
+    assert within.p_rule > without.p_rule + 20
     assert without.accuracy - 0.1 < within.accuracy
-    assert shown.trained["unconstrained"].violation > 0.1
-    assert shown.results["constrained"].certificate.verdict == "feasible"
-    assert shown.trained["constrained"].violation == pytest.approx(shown.results["constrained"].violation, abs=1e-5)
+    assert demo.train["unconstrained"].violation > 0.1
+    assert demo.results["constrained"].certificate.verdict == "feasible"
+    assert demo.train["constrained"].violation == pytest.approx(demo.results["constrained"].violation, abs=1e-5)
     assert within.violation < 3 * within.error
-    assert not set(map(tuple, shown.learned_on.features)) & set(map(tuple, shown.held_out.features))
+    assert not set(map(tuple, demo.training_half.features)) & set(map(tuple, demo.test_half.features))
 
 
-def test_demo_measures_by_hand():
-    crowd = demo.People(
+def test_demo_measurements_match_a_small_example():
+    crowd = demo_problem.People(
         np.array([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [3.0, 0.0]]), np.array([0, 0, 1, 1]) > 0, np.ones(4) > 0
     )
-    outcome = demo.measure([1.0, 5.0, 0.0], crowd)
-    assert (outcome.accuracy, outcome.selected, outcome.rule) == (0.75, {"A": 0.5, "B": 1.0}, 50.0)
+    outcome = demo_problem.measure([1.0, 5.0, 0.0], crowd)
+    assert (outcome.accuracy, outcome.selected, outcome.p_rule) == (0.75, {"A": 0.5, "B": 1.0}, 50.0)
     assert outcome.covariance == 0.5
     assert outcome.violation == pytest.approx(0.45)
-    assert demo.measure([0.0, 0.0, -1.0], crowd).rule == 100.0
+    assert demo_problem.measure([0.0, 0.0, -1.0], crowd).p_rule == 100.0
 
 
 def test_demo_people_depend_on_the_seed_alone():
-    first, again, other = (demo.people(50, seed).features for seed in (0, 0, 1))
+    first, again, other = (demo_problem.people(50, seed).features for seed in (0, 0, 1))
     assert (first == again).all()
     assert (first != other).all()
 
@@ -189,7 +201,7 @@ def test_demo_folder_that_cannot_be_made(tmp_path):
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory):
-    """What `solve` printed about a problem of the zoo, and the file it saved."""
+    """The output of `solve` on a problem of the zoo, and the file it saved."""
     file = tmp_path_factory.mktemp("solved") / "result.npz"
     return call("solve", "linear_on_circle", "--steps", 300, "--out", file), file
 
@@ -212,7 +224,7 @@ def test_solve_saves_what_it_printed(solved):
 
 def test_solve_compares_where_no_point_is_feasible(solved, capsys):
     *_, solution = tr.zoo.circle_and_wall()
-    show(against(replace(tr.load(solved[1]), violation=0.75), solution))
+    show(compare_with(replace(tr.load(solved[1]), violation=0.75), solution))
     assert re.search(r"no point is feasible\) +0.75 +0.697\d* +\+5.28e-02", capsys.readouterr().out)
 
 
@@ -224,14 +236,16 @@ def test_solve_where_there_is_no_least_objective(tmp_path):
     assert "away" not in answer.stdout
 
 
-def test_solve_compares_nothing_that_is_not_stated(solved, capsys):
-    show(against(tr.load(solved[1]), tr.zoo.Solution(None, float("nan"), {"circle": 2.5})))
+def test_solve_leaves_out_what_the_solution_does_not_state(solved, capsys):
+    show(compare_with(tr.load(solved[1]), tr.zoo.Solution(None, float("nan"), {"circle": 2.5})))
     printed = capsys.readouterr().out
     assert "multiplier of circle" in printed
     assert "objective" not in printed
 
 
-@pytest.mark.parametrize(("name", "compared"), [("known", True), ("made", False)])
+@pytest.mark.parametrize(
+    ("name", "compared"), [("known", True), ("made", False), ("problem", False), ("problem_alone", False)]
+)
 def test_solve_a_file(own_file, name, compared):
     answer = call("solve", f"{own_file}:{name}", "--steps", 50, "--method", "truncated-momentum", "--seed", 7)
     assert answer.exit_code == 0, answer.output
@@ -248,14 +262,17 @@ def test_solve_a_file(own_file, name, compared):
         (["noisy_sphere", "--method", "TruncatedMomentum"], ["deterministic", "GradientDescentAscent"]),
         (["lens", "--out", "/no/such/folder/result.npz"], ["--out", "folder that exists"]),
         (["{own}:mad"], ["no object 'mad'", "made"]),
-        (["{own}:number"], ["(problem, x0)", "int"]),
+        (["{own}:number"], ["a Problem, (problem, x0)", "int"]),
+        (["{own}:problem", "--x0", "x1"], ["no start 'x1'", "--x0 NAME"]),
+        (["{own}:pair", "--x0", "w0"], ["--x0", "has a start of its own"]),
+        (["lens", "--x0", "w0"], ["--x0", "has a start of its own"]),
         (["{own}:wrong_solution"], ["tightrope.zoo.Solution", "float"]),
         (["{own}:broken"], ["own.py:broken raised KeyError: 'weights'"]),
         (["{own}.missing.py:made"], ["no file"]),
         (["LICENSE:made"], ["not a Python file"]),
     ],
 )
-def test_bad_input_is_told_in_a_line(own_file, arguments, hints, monkeypatch):
+def test_bad_input_gives_a_one_line_error(own_file, arguments, hints, monkeypatch):
     (own_file.parent / "LICENSE").write_text("")
     monkeypatch.chdir(own_file.parent)
     answer = call("solve", *(argument.replace("{own}", str(own_file)) for argument in arguments))
@@ -268,12 +285,32 @@ def test_bad_input_is_told_in_a_line(own_file, arguments, hints, monkeypatch):
         assert hint in answer.stderr
 
 
+@pytest.mark.parametrize("weights", [[1.0, 2.0, -1.0], [1.0, 0.0, -0.3], [0.0, 1.0, 0.2]])
+def test_the_boundary_of_the_demo_is_where_the_score_is_zero(weights):
+    axes = Figure().subplots()
+    crowd = demo_problem.people(20, seed=0)
+    demo_figure.draw_boundaries(axes, crowd, {"classifier": weights, "constant": np.zeros(3)})
+    (line,) = axes.lines
+    points = np.stack(line.get_data(), axis=1)
+    assert points @ weights[:2] + weights[2] == pytest.approx(0, abs=1e-9)
+    assert np.linalg.norm(points[0] - points[1]) > np.ptp(crowd.features, axis=0).max()
+    assert sum(len(dots.get_offsets()) for dots in axes.collections) == 20
+
+
 # ---------------------------------------------------------------------- compare and reproduce
+
+
+def test_compare_runs_on_the_first_problem_of_the_readme(tmp_path):
+    code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[1]
+    (tmp_path / "my_file.py").write_text(code.replace("steps=2_000", "steps=10"))
+    methods = ["--methods", "AdaptivePenalty", "--steps", 20, "--seeds", 1]
+    answer = call("compare", f"{tmp_path / 'my_file.py'}:problem", *methods, "--out", tmp_path)
+    assert answer.exit_code == 0, answer.output
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """What `compare` printed about a problem of a user's, and its folder."""
+    """The output of `compare` on a problem in a file, and its folder."""
     folder = tmp_path_factory.mktemp("compared")
     (folder / "own.py").write_text(OWN)
     methods = ["--methods", "gradient-descent-ascent,TruncatedMomentum", "--grid", "step_size=0.01,0.1"]
@@ -281,7 +318,7 @@ def compared(tmp_path_factory):
     return call("compare", f"{folder / 'own.py'}:made", *methods, *limits, "--out", folder / "out", columns=120), folder
 
 
-def test_compare_prints_the_numbers_and_writes_what_reproduce_writes(compared):
+def test_compare_prints_the_numbers_and_writes_the_files_of_reproduce(compared):
     answer, folder = compared
     assert answer.exit_code == 0, answer.output
     out = folder / "out" / "own-made"
@@ -302,14 +339,14 @@ def test_compare_tries_all_combinations_of_the_grid(compared):
     assert tried["TruncatedMomentum"] == grid
 
 
-def test_compare_stopped_says_how_to_go_on(own_file, monkeypatch, tmp_path):
+def test_an_interrupted_compare_says_how_to_resume(own_file, monkeypatch, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "run_experiment", interrupted)
     answer = call("compare", f"{own_file}:made", "--methods", "TruncatedMomentum", "--out", tmp_path)
     assert answer.exit_code == 130
-    assert "the same command goes on" in answer.stderr
+    assert "the same command resumes" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -322,7 +359,10 @@ def test_compare_stopped_says_how_to_go_on(own_file, monkeypatch, tmp_path):
         (["lens", "--methods", "AdaptivePenalty", "--samples", "50"], ["draws none; use steps"]),
         (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size"], ["--grid", "'step_size'"]),
         (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size=a,b"], ["with numbers"]),
-        (["lens", "--methods", "GradientDescentAscent", "--grid", "stepsize=1,2"], ["'stepsize'", "step_size"]),
+        (
+            ["lens", "--methods", "GradientDescentAscent", "--grid", "stepsize=1,2"],
+            ["'stepsize'", "did you mean 'step_size'?"],
+        ),
         (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size=-1"], ["step_size", "above 0"]),
         (
             ["lens", "--methods", "GradientDescentAscent", "--grid", "LinearizedPenalty.penalty=1"],
@@ -330,7 +370,7 @@ def test_compare_stopped_says_how_to_go_on(own_file, monkeypatch, tmp_path):
         ),
     ],
 )
-def test_bad_comparisons_are_told_in_a_line(arguments, hints, tmp_path):
+def test_a_bad_comparison_gives_a_one_line_error(arguments, hints, tmp_path):
     answer = call("compare", *arguments, "--out", tmp_path)
     assert answer.exit_code == 2
     assert "Traceback" not in answer.output
@@ -345,10 +385,10 @@ def test_reproduce_lists_every_experiment():
         assert letters(experiment.title) <= letters(output)
 
 
-def test_reproduce_of_something_else_is_told_in_a_line():
+def test_an_unknown_experiment_gives_a_one_line_error():
     answer = call("reproduce", "rate")
     assert answer.exit_code == 2
-    assert "did you mean rates?" in answer.stderr
+    assert "did you mean 'rates'?" in answer.stderr
     assert call("reproduce").exit_code == 2
 
 
@@ -381,7 +421,7 @@ def test_without_plotly_there_is_a_hint(monkeypatch):
     assert "plotly: pip install 'tightrope[all]'" in answer.stderr
 
 
-# ---------------------------------------------------------------------- what is imported
+# ---------------------------------------------------------------------- imports
 
 
 def test_import_of_the_library_is_light():

@@ -111,18 +111,6 @@ def test_no_results_are_refused():
         plots.history({})
 
 
-@pytest.mark.parametrize("weights", [[1.0, 2.0, -1.0], [1.0, 0.0, -0.3], [0.0, 1.0, 0.2]])
-def test_boundary_is_where_the_score_is_zero(weights):
-    axes = Figure().subplots()
-    features = np.random.default_rng(0).normal(size=(20, 2))
-    plots.boundary(axes, features, features[:, 0] > 0, features[:, 1] > 0, {"rule": weights, "none": np.zeros(3)})
-    (line,) = axes.lines
-    points = np.stack(line.get_data(), axis=1)
-    assert points @ weights[:2] + weights[2] == pytest.approx(0, abs=1e-9)
-    assert np.linalg.norm(points[0] - points[1]) > np.ptp(features, axis=0).max()
-    assert sum(len(dots.get_offsets()) for dots in axes.collections) == 20
-
-
 def test_pyplot_is_not_used(solved, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would raise
     assert plots.history(solved).axes

@@ -1,4 +1,4 @@
-"""The command line: a demonstration, runs from a terminal, and lists of what there is; a module for each command."""
+"""The command line: one module per command."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ except ImportError:
     raise SystemExit("tightrope: the command line needs Typer and Rich: pip install 'tightrope[cli]'") from None
 
 from .. import __version__
-from .compare import compare
-from .demo import demo
-from .lists import show_methods, show_problems
-from .reproduce import reproduce
-from .solve import solve
+from .compare import compare_methods
+from .demo import run_demo
+from .lists import list_methods, list_problems
+from .reproduce import reproduce_experiment
+from .solve import solve_target
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -23,9 +23,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptio
 @app.callback(invoke_without_command=True)
 def main(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Minimize an expectation under constraints, from samples.
+    """Minimize an expectation subject to constraints, from samples.
 
     Start with [bold]tightrope demo[/bold]: half a minute, no data needed.
     """
@@ -35,7 +35,13 @@ def main(
         typer.echo(context.get_help())
 
 
-for command in (demo, solve, reproduce, compare):
-    app.command()(command)
-app.command("methods")(show_methods)
-app.command("problems")(show_problems)
+COMMANDS = {
+    "demo": run_demo,
+    "solve": solve_target,
+    "reproduce": reproduce_experiment,
+    "compare": compare_methods,
+    "methods": list_methods,
+    "problems": list_problems,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)

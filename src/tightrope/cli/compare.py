@@ -10,101 +10,118 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..arguments import did_you_mean
 from ..methods import Method
 from ..methods.selection import check_accepts
 from ..problems.checks import check_functions
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
-from .options import Target, by_name, case
-from .reproduce import check_installed, run
-from .terminal import fail, hint, one_line_errors, show, table
+from .options import Start, Target, case_maker, method_named
+from .reproduce import check_installed, run_or_exit
+from .terminal import fail, one_line_errors, show, table
 
 if TYPE_CHECKING:
-    from ..experiments.base import Entry
+    from ..experiments.base import Entry, Experiment, Part
+    from ..experiments.running import Outcome
+
+STEPS = 10_000
+COLUMNS = ("objective", "violation", "stationarity", "samples", "seconds")
 
 
-def compare(
+def compare_methods(
     target: Target,
     methods: Annotated[str, typer.Option(metavar="A,B,…", help="Names from `tightrope methods`.")],
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each method.")] = 16,
-    steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Steps of every run; 10000 if not said.")
-    ] = None,
+    x0: Start = None,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of runs of each method.")] = 16,
+    steps: Annotated[int | None, typer.Option(min=1, metavar="N", help=f"Steps per run.  [default: {STEPS}]")] = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Rows every run draws, in place of steps.")
+        int | None, typer.Option(min=1, metavar="N", help="Samples drawn per run, instead of --steps.")
     ] = None,
     grid: Annotated[
         list[str] | None, typer.Option(metavar="[METHOD.]NAME=V1,V2,…", help="Values to try; may be repeated.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Results go to a folder in it.")] = Path("tightrope-comparison"),
+    out: Annotated[Path, typer.Option(help="Results go to a subfolder of it.")] = Path("tightrope-comparison"),
 ) -> None:
     """Compare methods on a problem of your own.
 
-    TARGET is what [bold]tightrope solve[/bold] takes. Every run has the same budget. With
-    --grid, all combinations of the values are tried on one more seed with
-    that budget, and the best of each method goes on to the final runs: the
-    least objective at the end where the violation is within 0.001 · max(1,
-    violation at the start). Writes what [bold]tightrope reproduce[/bold] writes.
+    TARGET is as in [bold]tightrope solve[/bold]. Every run has the same budget. With
+    --grid, each combination of the values gets one run on a separate seed
+    with that budget, and each method's best combination is used for the
+    final runs: the one with the least final objective among those whose final
+    violation is at most 0.001 · max(1, violation at the start). Writes the
+    same files as [bold]tightrope reproduce[/bold].
 
     \b
     Examples:
       tightrope compare lens --methods SwitchingSubgradient,AdaptivePenalty
-      tightrope compare my_problem.py:make --methods TwoPhaseMomentum,ExactPenalty \\
+      tightrope compare my_file.py:problem --methods TwoPhaseMomentum,ExactPenalty \\
           --samples 20000 --seeds 5 --grid TwoPhaseMomentum.step_size=0.01,0.1
     """
     check_installed()
-    from ..experiments import base, report
-
     if steps is not None and samples is not None:
-        fail("--steps and --samples are two ways to say the same; give one of them")
-    classes = dict.fromkeys(by_name(name.strip(), "--methods") for name in methods.split(","))
+        fail("--steps and --samples both set the budget; give one of them")
+    classes = dict.fromkeys(method_named(name.strip(), "--methods") for name in methods.split(","))
     entries = tuple(_entries(list(classes), grid or []))
-    make = case(target)
+    make = case_maker(target, x0)
     _check_methods(*make()[:2], entries)
-    part = base.Part(
+    budget = {"samples": samples} if samples else {"steps": steps or STEPS}
+    part = _part(target, make, entries, seeds=seeds, **budget)
+    _show(run_or_exit(_experiment(part), out, quick=False), part)
+
+
+def _part(target: str, make: Any, entries: tuple[Entry, ...], **numbers: int) -> Part:
+    from ..experiments.base import Part, feasible_objective
+
+    return Part(
         target,
         make,
         entries,
-        steps=steps or (None if samples else 10_000),
-        samples=samples,
-        seeds=seeds,
-        score=base.feasible_objective,
-        score_text="the least objective at the end where the violation is within 0.001 · max(1, violation at the start), "
-        "and the least violation where it is so nowhere; shown as (excess of the violation, objective)",
+        score=feasible_objective,
+        score_text="the least final objective among settings whose final violation is at most 0.001 · max(1, violation at the "
+        "start), or the least final violation if there are none; shown as (excess violation, objective)",
+        **numbers,
     )
-    experiment = base.Experiment(
-        name=Path(target).name.replace(".py:", "-"),
-        title=f"{target}: {', '.join(entry.label for entry in entries)}",
+
+
+def _experiment(part: Part) -> Experiment:
+    from ..experiments.base import Experiment
+
+    return Experiment(
+        name=Path(part.name).name.replace(".py:", "-"),
+        title=f"{part.name}: {', '.join(entry.label for entry in part.entries)}",
         paper="",
-        about="Methods compared by `tightrope compare`. What is not tuned is what each method estimates for itself.",
+        about="Methods compared by `tightrope compare`. Hyperparameters that are not tuned are each method's own estimates.",
         parts=lambda quick: [part],
         claims=lambda runs: [],
     )
-    outcome = run(experiment, out, quick=False)
-    columns = ["objective", "violation", "stationarity", "samples", "seconds"]
-    rows = table(f"mean ± sd of {seeds} runs" if seeds > 1 else "", *columns)
-    for label, ends in report.finals(outcome.frames[target], columns).items():
-        rows.add_row(label, *(report.number(*ends[column]) for column in columns))
+
+
+def _show(outcome: Outcome, part: Part) -> None:
+    from ..experiments import report
+
+    rows = table(f"mean ± sd of {part.seeds} runs" if part.seeds > 1 else "", *COLUMNS)
+    for label, ends in report.finals(outcome.frames[part.name], COLUMNS).items():
+        rows.add_row(label, *(report.number(*ends[column]) for column in COLUMNS))
     show(rows)
     typer.echo(f"The report is {outcome.folder / 'report.html'}")
 
 
 def _entries(classes: list[type[Method]], grid: list[str]) -> Iterator[Entry]:
-    """Each method with all combinations of the values that are meant for it."""
+    """Each method with all combinations of the values given for it."""
     from ..experiments.base import Entry
 
-    asked = [_grid(each, classes) for each in grid]
+    given = [_grid_values(text, classes) for text in grid]
     for cls in classes:
-        named = {name: values for owner, name, values in asked if owner in ("", cls.__name__) and name in _numbers(cls)}
-        settings = [dict(zip(named, values, strict=True)) for values in itertools.product(*named.values())]
+        own = {name: values for owner, name, values in given if owner in ("", cls.__name__) and name in _numbers(cls)}
+        settings = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
         with one_line_errors(f"--grid for {cls.__name__}"):
             methods = tuple(cls(**values) for values in settings)
-        note = f"--grid of {', '.join(named)}" if named else "nothing of it was in --grid" if grid else "its own"
+        note = f"--grid of {', '.join(own)}" if own else "not in --grid" if grid else "its own estimates"
         yield Entry(cls.__name__, methods, note)
 
 
-def _grid(text: str, classes: list[type[Method]]) -> tuple[str, str, list[float]]:
-    """The method ('': each that has it), the hyper-parameter and the values of a --grid."""
+def _grid_values(text: str, classes: list[type[Method]]) -> tuple[str, str, list[float]]:
+    """The method ('' for every method that has it), the hyperparameter and the values of a --grid."""
     name, equals, listed = text.partition("=")
     owner, _, name = name.strip().rpartition(".")
     try:
@@ -113,22 +130,24 @@ def _grid(text: str, classes: list[type[Method]]) -> tuple[str, str, list[float]
         values = []
     if not equals or not values:
         fail(f"--grid must be [METHOD.]NAME=V1,V2,… with numbers, got {text!r}")
-    owner = by_name(owner, "--grid").__name__ if owner else ""
-    meant = [cls for cls in classes if owner in ("", cls.__name__)]
-    known = {each: None for cls in meant for each in _numbers(cls)}
+    owner = method_named(owner, "--grid").__name__ if owner else ""
+    owners = [cls for cls in classes if owner in ("", cls.__name__)]
+    if not owners:
+        fail(f"--grid {text}: {owner} is not among --methods")
+    known = {each: None for cls in owners for each in _numbers(cls)}
     if name not in known:
-        of = ", ".join(cls.__name__ for cls in meant) or f"{owner}, which is not among --methods"
-        fail(f"--grid must name a number of {of}; got {name!r}, expected one of {', '.join(known)}{hint(name, known)}")
+        expected = f"a hyperparameter of {', '.join(cls.__name__ for cls in owners)} (one of {', '.join(known)})"
+        fail(f"--grid must name {expected}, got {name!r}{did_you_mean(name, known)}")
     return owner, name, values
 
 
 def _numbers(cls: type[Method]) -> list[str]:
-    """The names of a method's hyper-parameters that are numbers."""
+    """The names of a method's numeric hyperparameters."""
     return [spec.name for spec in fields(cls) if "low" in spec.metadata]  # pyright: ignore[reportArgumentType]
 
 
 def _check_methods(problem: Problem, x0: Any, entries: Iterable[Entry]) -> None:
-    """Say at once, before anything is run, that a method does not take the problem."""
+    """Exit before anything runs if a method does not accept the problem."""
     try:
         check_functions(problem, Parameters(x0))
         for entry in entries:

@@ -1,9 +1,8 @@
-"""How the command line speaks: tables as wide as the terminal, and what is wrong in one line."""
+"""Output of the command line: tables as wide as the terminal, errors in one line."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -14,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 
-def show(what: Table | Text | str) -> None:
-    """Print as wide as the terminal is, 80 columns in a pipe; brackets are brackets, not markup."""
-    Console(markup=False, highlight=False).print(what)
+def show(content: Table | Text | str) -> None:
+    """Print to the width of the terminal (80 columns in a pipe), with brackets taken literally."""
+    Console(markup=False, highlight=False).print(content)
 
 
 def table(*titles: str, lines: bool = False) -> Table:
-    """An empty table with these titles, with lines between its rows or without."""
+    """An empty table with these column titles, optionally with lines between its rows."""
     made = Table(box=box.SIMPLE_HEAD, show_lines=lines, header_style="bold")
     for title in titles:
         made.add_column(title, overflow="fold")
@@ -28,22 +27,15 @@ def table(*titles: str, lines: bool = False) -> Table:
 
 
 def fail(message: str) -> NoReturn:
-    """Say what is wrong and leave."""
+    """Print an error message and exit with status 2."""
     typer.echo(f"tightrope: {message}", err=True)
     raise typer.Exit(2)
 
 
 @contextmanager
-def one_line_errors(what: str) -> Iterator[None]:
-    """Whatever is raised inside becomes one line; `what` comes from the user and may raise anything."""
+def one_line_errors(source: str) -> Iterator[None]:
+    """Turn any exception raised inside into a one-line error; for code of the user's, which may raise anything."""
     try:
         yield
     except Exception as error:
-        fail(f"{what} raised {type(error).__name__}: {error}")
-
-
-def hint(name: str, names: Iterable[str]) -> str:
-    """The names that are spelt most like this one, in words."""
-    plain = {each.lower(): each for each in names}
-    near = [plain[match] for match in difflib.get_close_matches(name.lower(), plain, n=3)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+        fail(f"{source} raised {type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from ..runs.result import Result
 
@@ -259,46 +259,7 @@ def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, l
         axes.ticklabel_format(axis="x", scilimits=(-3, 4), useMathText=True)
     axes.set_xlabel(title, fontsize=FONT)
     axes.set_ylabel("\n".join(wrapped(column.label)), fontsize=FONT)
-    _tidy(axes)
-
-
-def boundary(
-    axes: Axes,
-    features: Float[np.ndarray, "rows 2"],
-    in_b: Bool[np.ndarray, " rows"],
-    accepted: Bool[np.ndarray, " rows"],
-    lines: Mapping[str, Any],
-) -> None:
-    """Draw people of two groups by their two features, and the lines on which linear classifiers decide.
-
-    Args:
-        axes: where to draw.
-        features: the two features, one row a person.
-        in_b: whether a person belongs to group B: another color.
-        accepted: the recorded decision: a dot where accepted, a cross where not.
-        lines: {label: weights}, one weight for each feature, then the constant; accepted is where the score is positive.
-
-    Example:
-        >>> import numpy as np
-        >>> from matplotlib.figure import Figure
-        >>> from tightrope import plots
-        >>> axes = Figure().subplots()
-        >>> plots.boundary(axes, np.eye(2), np.array([True, False]), np.array([True, True]), {"rule": [1.0, 2.0, 0.0]})
-        >>> [text.get_text() for text in axes.get_legend().get_texts()][-1]
-        'rule'
-    """
-    for group, color, is_b in (("A", COLORS[5], False), ("B", COLORS[4], True)):
-        for decision, marker, was_accepted in (("accepted", "o", True), ("rejected", "x", False)):
-            rows = features[(in_b == is_b) & (accepted == was_accepted)]
-            style = {"s": 16, "marker": marker, "color": color, "linewidth": 1.0, "alpha": 0.75}
-            axes.scatter(*rows.T, label=f"group {group}, {decision}", **style)
-    low, high = _reach(features)
-    for number, (label, weights) in enumerate(lines.items()):
-        _draw_line(axes, np.asarray(weights, float), low, high, label=label, color="black", linestyle=LINES[number])
-    axes.set_xlim(low[0], high[0])
-    axes.set_ylim(low[1], high[1])
-    axes.legend(fontsize=FONT - 1, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
-    _tidy(axes)
+    set_style(axes)
 
 
 def _stacked(count: int) -> list[Axes]:
@@ -329,7 +290,7 @@ def _draw_column(axes: Axes, several: Mapping[str, Result], column: str) -> None
     if floor > 0 and min(np.nanmin(values, initial=np.inf) for values in curves.values()) <= floor:
         _zero_tick(axes, floor)
     axes.set_ylabel(LABELS[column], fontsize=FONT)
-    _tidy(axes)
+    set_style(axes)
 
 
 def _floor(values: Float[np.ndarray, " records"]) -> float:
@@ -361,25 +322,8 @@ def _zero_tick(axes: Axes, floor: float) -> None:
     axes.set_ylim(bottom=floor / 2)
 
 
-def _reach(features: Float[np.ndarray, "rows 2"]) -> tuple[Float[np.ndarray, " two"], Float[np.ndarray, " two"]]:
-    """The lower left and the upper right corner of the data, with a margin."""
-    margin = 0.05 * np.ptp(features, axis=0)
-    return features.min(axis=0) - margin, features.max(axis=0) + margin
-
-
-def _draw_line(axes: Axes, weights: Float[np.ndarray, " three"], low: Any, high: Any, **style: Any) -> None:
-    """The line where the score is 0, as far as the data reach; it may be vertical."""
-    direction, constant = weights[:2], weights[2]
-    length = direction @ direction
-    if length == 0:
-        return
-    foot = -constant * direction / length
-    along = np.array([-direction[1], direction[0]]) / np.sqrt(length)
-    reach = np.linalg.norm(high - low) + np.linalg.norm(foot)
-    axes.plot(*np.stack([foot - reach * along, foot + reach * along], axis=1), linewidth=2.0, **style)
-
-
-def _tidy(axes: Axes) -> None:
+def set_style(axes: Axes) -> None:
+    """Apply the style of all figures: a light grid, no upper and right border, few ticks."""
     for each in (axes.xaxis, axes.yaxis):
         low, high = sorted(each.get_view_interval())
         if each.get_scale() == "log" and high > 100 * low:

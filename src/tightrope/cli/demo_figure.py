@@ -1,0 +1,109 @@
+"""The figure of the demo: people with both decision boundaries, and the curves of the constrained run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..experiments.plots import COLORS, FONT, LINES, history, set_style
+from .demo_problem import Demo, People
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DRAWN = 500
+"""People in the figure; more would cover each other."""
+FEATURES = ("wealth", "test result")
+
+Corner = Float[np.ndarray, " 2"]
+
+
+def draw(demo: Demo) -> Figure:
+    """Draw the figure.
+
+    Args:
+        demo: both runs.
+
+    Example:
+        >>> from tightrope.cli import demo_figure, demo_problem
+        >>> len(demo_figure.draw(demo_problem.run(steps=20)).axes)
+        3
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.0, 5.6), dpi=150, layout="constrained")
+    grid = figure.add_gridspec(1, 2, width_ratios=[1.15, 1.0])
+    _draw_people(figure.add_subfigure(grid[0]).subplots(), demo)
+    above, below = figure.add_subfigure(grid[1]).subplots(2, 1, sharex=True)
+    without = demo.results["unconstrained"].objective, demo.train["unconstrained"].violation
+    for axes, level in zip((above, below), without, strict=True):
+        axes.axhline(level, color="black", linestyle="--", linewidth=1.2, label="unconstrained answer")
+    history(demo.results["constrained"], axes=[above, below])
+    above.set_title("The constrained run,\non the training half", fontsize=FONT + 1)
+    return figure
+
+
+def _draw_people(axes: Axes, demo: Demo) -> None:
+    lines = {}
+    for name in ("constrained", "unconstrained"):
+        shares = " and ".join(f"{share:.0%} of {group}" for group, share in demo.test[name].selected.items())
+        lines[f"{name}: accepts {shares}"] = demo.results[name].x
+    draw_boundaries(axes, demo.test_half[:DRAWN], lines)
+    axes.set_xlabel(f"{FEATURES[0]} (standard deviations)", fontsize=FONT)
+    axes.set_ylabel(f"{FEATURES[1]} (standard deviations)", fontsize=FONT)
+    title = f"{DRAWN} held-out people with their recorded decisions;\na classifier accepts above its line"
+    axes.set_title(title, fontsize=FONT + 1)
+
+
+def draw_boundaries(axes: Axes, crowd: People, lines: Mapping[str, Any]) -> None:
+    """Draw people by their two features, and the decision boundaries of linear classifiers.
+
+    The groups differ in color; a dot is an accepted person, a cross a rejected one.
+
+    Args:
+        axes: axes to draw on.
+        crowd: the people.
+        lines: {label: weights}, as in `demo_problem.scores`.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> from tightrope.cli import demo_figure, demo_problem
+        >>> axes = Figure().subplots()
+        >>> demo_figure.draw_boundaries(axes, demo_problem.people(50, seed=0), {"classifier": [1.0, 2.0, 0.0]})
+        >>> [text.get_text() for text in axes.get_legend().get_texts()][-1]
+        'classifier'
+    """
+    for group, color, is_b in (("A", COLORS[5], False), ("B", COLORS[4], True)):
+        for decision, marker, was_accepted in (("accepted", "o", True), ("rejected", "x", False)):
+            points = crowd.features[(crowd.in_b == is_b) & (crowd.accepted == was_accepted)]
+            style = {"s": 16, "marker": marker, "color": color, "linewidth": 1.0, "alpha": 0.75}
+            axes.scatter(*points.T, label=f"group {group}, {decision}", **style)
+    low, high = _corners(crowd.features)
+    for number, (label, weights) in enumerate(lines.items()):
+        _draw_line(axes, np.asarray(weights, float), low, high, label=label, color="black", linestyle=LINES[number])
+    axes.set_xlim(low[0], high[0])
+    axes.set_ylim(low[1], high[1])
+    axes.legend(fontsize=FONT - 1, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
+    set_style(axes)
+
+
+def _corners(features: Float[np.ndarray, "people 2"]) -> tuple[Corner, Corner]:
+    """The lower left and upper right corners of the data, with a margin."""
+    margin = 0.05 * np.ptp(features, axis=0)
+    return features.min(axis=0) - margin, features.max(axis=0) + margin
+
+
+def _draw_line(axes: Axes, weights: Float[np.ndarray, " 3"], low: Corner, high: Corner, **style: Any) -> None:
+    """Draw the line on which the score is 0, long enough to cross the data; it may be vertical."""
+    direction, intercept = weights[:2], weights[2]
+    length = direction @ direction
+    if length == 0:
+        return
+    foot = -intercept * direction / length
+    along = np.array([-direction[1], direction[0]]) / np.sqrt(length)
+    reach = np.linalg.norm(high - low) + np.linalg.norm(foot)
+    axes.plot(*np.stack([foot - reach * along, foot + reach * along], axis=1), linewidth=2.0, **style)
