@@ -7,8 +7,9 @@ Minimize E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 from . import datasets, domains, methods, zoo
 from .certificates.certificate import Certificate, Estimate
 from .certificates.judging import certify
+from .problems.constraints import Constraint, affine, at_least, at_most, between, equals
 from .problems.data import Batches, Dataset, Sampler
-from .problems.problem import Constraint, Problem, affine, at_least, at_most, between, equals
+from .problems.problem import Problem
 from .runs.checkpoint import Checkpoint
 from .runs.options import Record, Stop
 from .runs.result import History, Result, load

@@ -25,9 +25,10 @@ from .methods.base import Accepts, Info, Method, as_arrays, constants
 from .methods.selection import refusal
 from .oracles.build import oracle_for
 from .oracles.oracle import Oracle
+from .problems.constraints import affine, at_most, between, equals
 from .problems.data import Dataset
 from .problems.parameters import Parameters
-from .problems.problem import Problem, affine, at_most, between, cached_on_problem, equals
+from .problems.problem import Problem, cached_on_problem
 from .runs.checkpoint import Checkpoint
 from .runs.loop import Carry, advance, start
 from .runs.programs import constant_counts

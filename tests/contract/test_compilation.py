@@ -43,7 +43,7 @@ def test_every_program_of_a_run_is_compiled_once(x0, case):
         lambda x: sum(jnp.sum(jnp.asarray(p) ** 2) for p in x), tr.at_most(lambda x: -x[0], -0.1, name="first")
     )
     tr.solve(problem, x0, method, steps=50)
-    programs = {key[0]: program for key, program in problem.programs.items()}
+    programs = {key[0]: program for key, program in problem._cache.items()}
     assert programs["run"].start._cache_size() == 1
     (loop,) = programs["run"]._advance.values()
     assert loop._cache_size() == 1

@@ -205,13 +205,12 @@ def _response(
 def _only(oracle: Oracle, exact: tuple[bool, ...], sampled: bool) -> Oracle:
     """The oracle with zero in place of every function that is, or is not, estimated from samples."""
 
-    def part(term: Term, shape: tuple[int, ...]) -> Term:
+    def part(term: Term) -> Term:
         if Plan(exact, 0).samples(term) == sampled:
             return term
-        return Term(term.name, lambda params: jnp.zeros(shape, oracle.parameters.dtype), None, term.size)
+        return Term(term.name, lambda params: jnp.zeros(term.shape, oracle.parameters.dtype), None, term.shape)
 
-    constraints = tuple(part(term, (term.size,)) for term in oracle.constraints)
-    return replace(oracle, objective=part(oracle.objective, ()), constraints=constraints)
+    return replace(oracle, objective=part(oracle.objective), constraints=tuple(map(part, oracle.constraints)))
 
 
 def _over_batches(

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..problems.checks import check_functions
+from ..problems.constraints import Constraint
 from ..problems.parameters import Parameters
-from ..problems.problem import Constraint, Problem
+from ..problems.problem import Problem
 from .oracle import Oracle, Rows, Term
 
 

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .constraints import Constraint
 from .data import Source, batch_shape
 from .parameters import Parameters
-from .problem import Constraint, Problem, cached_on_problem
+from .problem import Problem, cached_on_problem
 
 
 def check_functions(problem: Problem, parameters: Parameters) -> list[tuple[int, ...]]:

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Float
 
 from ..domains import L2Ball
+from ..problems.constraints import at_most, between
 from ..problems.data import Dataset
-from ..problems.problem import Problem, at_most, between
+from ..problems.problem import Problem
 from .base import Case, Solution
 
 Vector = Float[np.ndarray, " size"]

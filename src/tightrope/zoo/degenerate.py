@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..domains import NonNegative
-from ..problems.problem import Problem, affine, at_least, equals
+from ..problems.constraints import affine, at_least, equals
+from ..problems.problem import Problem
 from .base import Case, Solution
 
 

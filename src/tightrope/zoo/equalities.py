@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..problems.constraints import affine, equals
 from ..problems.data import Dataset, Sampler
-from ..problems.problem import Problem, affine, equals
+from ..problems.problem import Problem
 from .base import Case, Solution, gaussian, half_square_distance
 
 

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ..problems.problem import Problem, at_least, at_most, between
+from ..problems.constraints import at_least, at_most, between
+from ..problems.problem import Problem
 from .base import Case, Solution, gaussian, half_square_distance
 
 

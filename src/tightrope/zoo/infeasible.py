@@ -16,8 +16,9 @@ import numpy as np
 from scipy.special import lambertw
 
 from ..domains import Box, L2Ball, NonNegative, Simplex
+from ..problems.constraints import affine, at_least, at_most, equals
 from ..problems.data import Dataset
-from ..problems.problem import Problem, affine, at_least, at_most, equals
+from ..problems.problem import Problem
 from .base import Case, Solution, gaussian, half_square_distance
 
 __all__ = ["available", "unbounded"]

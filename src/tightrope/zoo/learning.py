@@ -30,8 +30,9 @@ from jaxtyping import Array, Float
 
 from .. import datasets
 from ..domains import L2Ball
+from ..problems.constraints import at_least, at_most, between, equals
 from ..problems.data import Dataset
-from ..problems.problem import Problem, at_least, at_most, between, equals
+from ..problems.problem import Problem
 from .base import Case, Solution
 
 RIDGE = 1e-3

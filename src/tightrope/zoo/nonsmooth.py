@@ -3,8 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
+from ..problems.constraints import at_most, equals
 from ..problems.data import Dataset
-from ..problems.problem import Problem, at_most, equals
+from ..problems.problem import Problem
 from .base import Case, Solution, gaussian, half_square_distance
 
 

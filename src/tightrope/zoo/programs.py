@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from ..domains import NonNegative, Simplex
+from ..problems.constraints import at_least, at_most
 from ..problems.data import Sampler
-from ..problems.problem import Problem, at_least, at_most
+from ..problems.problem import Problem
 from .base import Case, Solution
 
 

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..domains import Box, L1Ball, L2Ball, Product
+from ..problems.constraints import affine, at_least, equals
 from ..problems.data import Dataset
-from ..problems.problem import Problem, affine, at_least, equals
+from ..problems.problem import Problem
 from .base import Case, Solution, gaussian, half_square_distance
 
 

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...problems.problem import Problem, at_most
+from ...problems.constraints import at_most
+from ...problems.problem import Problem
 from ..roc_fairness.near import NearStationarity
 from ..roc_fairness.problem import excess, hinge_loss, smallest_hinge, split_data, unfairness
 from . import config

@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ... import datasets
+from ...problems.constraints import between
 from ...problems.data import Dataset
-from ...problems.problem import Problem, between
+from ...problems.problem import Problem
 from . import config
 
 

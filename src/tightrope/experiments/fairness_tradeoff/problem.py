@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ...problems.constraints import between
 from ...problems.data import Dataset
-from ...problems.problem import Problem, between
+from ...problems.problem import Problem
 from ..fair_adult.problem import accuracy, covariance, loss, p_rule
 from . import config
 

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ...domains import NuclearBall
+from ...problems.constraints import at_most
 from ...problems.data import Dataset
-from ...problems.problem import Problem, at_most
+from ...problems.problem import Problem
 from . import config
 
 Matrix = Float[np.ndarray, "rows columns"]

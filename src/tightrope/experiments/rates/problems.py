@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Array
 
 from ... import domains
+from ...problems.constraints import affine, at_most, equals
 from ...problems.data import Sampler
-from ...problems.problem import Problem, affine, at_most, equals
+from ...problems.problem import Problem
 
 DIMENSION, BATCH = 10, 1
 SPREAD, NOISE = 0.2, 0.5

@@ -59,7 +59,7 @@ class NearStationarity:
             return *jax.value_and_grad(problem.objective)(y), *jax.value_and_grad(constraint.fn)(y)
 
         programs = cached_on_problem(
-            problem, "near-stationarity", lambda: (jax.jit(look), jax.jit(problem.domain.project))
+            problem, ("near-stationarity",), lambda: (jax.jit(look), jax.jit(problem.domain.project))
         )
         self.look, self.project = programs
 

@@ -26,7 +26,8 @@ from jaxtyping import Array, Float
 from ...datasets import load
 from ...datasets import split as divide
 from ...domains import L2Ball
-from ...problems.problem import Problem, at_most, cached_on_problem
+from ...problems.constraints import at_most
+from ...problems.problem import Problem, cached_on_problem
 from . import config
 from .near import NearStationarity
 
@@ -154,4 +155,4 @@ def excess(problem: Problem, slack: float) -> Callable[[Any, Any], Any]:
     def over(x: Array, batch: Any) -> Array:
         return jnp.maximum(constraint.fn(x) - float(constraint.high), 0.0) / slack
 
-    return cached_on_problem(problem, "excess", lambda: jax.jit(over))
+    return cached_on_problem(problem, ("excess",), lambda: jax.jit(over))

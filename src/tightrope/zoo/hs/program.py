@@ -15,8 +15,9 @@ from jaxtyping import Array, Float
 
 from ...arguments import number
 from ...domains import Box
+from ...problems.constraints import Constraint, at_least, between, equals
 from ...problems.data import Sampler
-from ...problems.problem import Constraint, Problem, at_least, between, equals
+from ...problems.problem import Problem
 from ..base import Case, Solution, gaussian
 
 Vector = Float[Array, " n"]
