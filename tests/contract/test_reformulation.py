@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tightrope as tr
-from tightrope.oracles.build import bounds, oracle_for
+from tightrope.oracles.build import oracle_for
+from tightrope.oracles.rows import bounds
 from tightrope.problems.parameters import Parameters
 
 TARGET = jnp.array([2.0, -1.0, 0.5])

@@ -139,8 +139,8 @@ ALL_RULES = list(CONSTANTS)
 
 def method_of(rule: str, **choices) -> SwitchingSubgradient:
     tolerance, step_size = CONSTANTS[rule]
-    margin = {"margin": POLYAK[rule]} if rule == "unbounded" else {}
-    return SwitchingSubgradient(step_size=step_size, tolerance=tolerance, rule=rule, **margin, **choices)
+    factor = {"polyak_factor": POLYAK[rule]} if rule == "unbounded" else {}
+    return SwitchingSubgradient(step_size=step_size, tolerance=tolerance, rule=rule, **factor, **choices)
 
 
 @functools.cache
@@ -176,7 +176,6 @@ def test_the_objective_is_not_touched_where_the_constraint_is_stepped_along(x, c
     problem = tr.Problem(lambda x: calls.append(0) or jnp.sum(x), tr.at_most(lambda x: x[0], 1.0))
     method = as_arrays(method_of("static", values="exact"), jnp.float64)
     oracle = oracle_for(problem, Parameters(jnp.zeros(1)), form=method.accepts.form)
-    calls.clear()  # the oracle traced the functions for their shapes
     draw = Draw({"subgradient": ()}, jnp.float64(0.5), jax.random.key(0), jnp.int32(1), jnp.int32(1))
     calls.clear()  # those of the oracle's own checks
     with jax.disable_jit():
@@ -270,7 +269,7 @@ def test_with_exact_values_only_the_subgradients_are_sampled(rule):
 
 @pytest.mark.parametrize("rule", ALL_RULES)
 def test_with_sampled_values_one_sample_decides_and_another_gives_the_subgradient(rule):
-    path = drive(random_problem(), START, method_of(rule, value_batch=VALUE_BATCH), steps=T, seed=4)
+    path = drive(random_problem(), START, method_of(rule, value_batch_size=VALUE_BATCH), steps=T, seed=4)
     values, samples = drawn(path, "value", T), drawn(path, "subgradient", T)
     expected = algorithm(RANDOM, rule, *CONSTANTS[rule], START, values, samples)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -281,17 +280,17 @@ def test_with_sampled_values_one_sample_decides_and_another_gives_the_subgradien
 
 
 def test_the_two_samples_have_their_own_sizes_and_share_nothing():
-    path = drive(random_problem(), START, method_of("static", value_batch=BATCH), steps=T, seed=4)
+    path = drive(random_problem(), START, method_of("static", value_batch_size=BATCH), steps=T, seed=4)
     values, samples = np.stack(drawn(path, "value", T)), np.stack(drawn(path, "subgradient", T))
     assert values.shape == samples.shape == (T, BATCH)
     assert (values == samples).mean() < 0.15
     assert abs(np.corrcoef(values.ravel(), samples.ravel())[0, 1]) < 0.3
-    other = drive(random_problem(), START, method_of("static", value_batch=VALUE_BATCH), steps=T, seed=4)
+    other = drive(random_problem(), START, method_of("static", value_batch_size=VALUE_BATCH), steps=T, seed=4)
     assert np.stack(drawn(other, "value", T)).shape == (T, VALUE_BATCH)
 
 
 def test_solve_visits_the_iterates_of_algorithm_2():
-    method = method_of("switching", value_batch=VALUE_BATCH)
+    method = method_of("switching", value_batch_size=VALUE_BATCH)
     path = drive(random_problem(), START, method, steps=T, seed=4)
     values, samples = drawn(path, "value", T), drawn(path, "subgradient", T)
     expected = algorithm(RANDOM, "switching", *CONSTANTS["switching"], START, values, samples)
@@ -321,7 +320,7 @@ TWO_RANDOM = RANDOM._replace(
 
 @pytest.mark.parametrize("values", ["exact", "sampled"])
 def test_the_row_whose_value_decided_is_the_row_that_is_stepped_along(values):
-    method = method_of("static", values=values, value_batch=VALUE_BATCH)
+    method = method_of("static", values=values, value_batch_size=VALUE_BATCH)
     path = drive(two_random_constraints(), START, method, steps=T, seed=4)
     deciding = [ALL] * T if values == "exact" else drawn(path, "value", T)
     expected = algorithm(TWO_RANDOM, "static", *CONSTANTS["static"], START, deciding, drawn(path, "subgradient", T))

@@ -10,7 +10,7 @@ import pytest
 
 import tightrope as tr
 from tightrope.methods.selection import choose
-from tightrope.oracles.oracle import MANY_NUMBERS, MANY_ROWS
+from tightrope.oracles.oracle import MAX_JACOBIAN_ENTRIES, MAX_JACOBIAN_ROWS
 from tightrope.testing import OnlyMinimized
 
 
@@ -30,9 +30,21 @@ CASES = {
     "no constraints": (tr.Problem(distance), 0, 4, "AdaptivePenalty", "without constraints"),
     "deterministic": (tr.Problem(distance, rows(3)), 3, 4, "AdaptivePenalty", "3 deterministic constraints"),
     "kinks": (tr.Problem(distance, rows(1), smooth=False), 1, 4, "AdaptivePenalty", "non-smooth problem with 1 "),
-    "many rows": (tr.Problem(distance, rows(MANY_ROWS + 1)), MANY_ROWS + 1, 4, "MatrixFreePenalty", "501"),
-    "as many as allowed": (tr.Problem(distance, rows(MANY_ROWS)), MANY_ROWS, 4, "AdaptivePenalty", "500"),
-    "a large Jacobian": (tr.Problem(distance, rows(2)), 2, MANY_NUMBERS, "MatrixFreePenalty", "parameters"),
+    "many rows": (
+        tr.Problem(distance, rows(MAX_JACOBIAN_ROWS + 1)),
+        MAX_JACOBIAN_ROWS + 1,
+        4,
+        "MatrixFreePenalty",
+        "501",
+    ),
+    "as many as allowed": (
+        tr.Problem(distance, rows(MAX_JACOBIAN_ROWS)),
+        MAX_JACOBIAN_ROWS,
+        4,
+        "AdaptivePenalty",
+        "500",
+    ),
+    "a large Jacobian": (tr.Problem(distance, rows(2)), 2, MAX_JACOBIAN_ENTRIES, "MatrixFreePenalty", "parameters"),
     "many linear equations": (tr.Problem(distance, flat(999)), 999, 1000, "MatrixFreePenalty", "999"),
     "no projection": (
         tr.Problem(distance, rows(1), domain=OnlyMinimized()),

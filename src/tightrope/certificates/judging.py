@@ -20,8 +20,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..arguments import number, positive_int
-from ..oracles.build import bounds, oracle_for
+from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
+from ..oracles.rows import bounds
 from ..problems.data import Dataset, Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
@@ -74,13 +75,13 @@ def certify(
     confidence = number("certify", "confidence", confidence, low=0.0, high=1.0)
     rows = SAMPLES if samples is None else positive_int("certify", "samples", samples)
     if data is not None:
-        problem = _on_data(problem, data)
+        problem = on_data(problem, data)
     parameters = Parameters(x, owner="certify", argument="x")
     oracle = oracle_for(problem, parameters)
     return certify_point(problem, oracle, parameters.start, tolerance, confidence, seed, rows, strict=True)
 
 
-def _on_data(problem: Problem, data: Source) -> Problem:
+def on_data(problem: Problem, data: Source) -> Problem:
     moved = [c if c.data is None else replace(c, data=data) for c in problem.constraints]
     own = None if problem.data is None else data
     return Problem(problem.objective, moved, domain=problem.domain, data=own, smooth=problem.smooth)

@@ -1,11 +1,12 @@
-"""Everything a method may ask about the problem, on one flat vector.
+"""The oracle: values and derivatives of a problem's functions at a flat vector, on a sample.
 
-A *sample* here is a tuple with one entry for each data source (see `data`). Values and derivatives take the sample as an
-argument, so that two points can share it. The whole data is a sample too. Samples of more than `PIECE` rows are gone
-through piece by piece, so memory does not grow with the sample.
+A *sample* here is a tuple with one entry per data source (see `problems.data`). Values and derivatives take the sample as an
+argument, so that two points can share it. The whole data is a sample too. Samples of more than `PIECE` examples are evaluated
+piece by piece, so memory does not grow with the sample.
 
-The rows `c(x)` that a method sees are `sign · (h(x)[source row] − bound)`: equalities `= 0` or inequalities `≤ 0`, in the
-form that `reformulate` chose for the method. With slacks the vector is `[x, s]` and `s` takes the place of the bound.
+The rows `c(x)` that a method works with are `sign · (h(x)[index] − bound)`, in the form that the method takes (see `rows`):
+each lies between `rows.low` and `rows.high` at a feasible point. With slacks the vector is `[x, s]`, and `s` takes the place of
+the bound.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from jaxtyping import Array, Bool, Float, PyTree
 from ..domains import Domain, Reals
 from ..problems.data import Dataset, Source, Span, examples_in, part_of
 from ..problems.parameters import Parameters
+from .rows import Rows
 
 PIECE = 2048
-"""Rows evaluated at once: few enough for a core's cache. Larger samples are summed over pieces."""
+"""The number of examples evaluated at once: few enough for a core's cache. Larger samples are summed over pieces."""
 
-MANY_ROWS, MANY_NUMBERS = 500, 2**30
-"""Constraint values, and numbers of their Jacobian, beyond which it is not formed: only products with it."""
+MAX_JACOBIAN_ROWS, MAX_JACOBIAN_ENTRIES = 500, 2**30
+"""The largest Jacobian that is formed; methods only take products with a larger one."""
 
 Sample = tuple[PyTree[Array], ...]
 
@@ -48,43 +50,8 @@ class Term(eqx.Module):
         return math.prod(self.shape)
 
 
-class Rows(eqx.Module):
-    """How the rows of a method come from the raw values h: `sign · (h[index] − bound)`, slacks in place of some bounds.
-
-    A row must lie between `low` and `high`: both 0 for an equality, −∞ and 0 for an inequality, the user's bounds themselves
-    in the form 'ranges'.
-    """
-
-    sign: Float[Array, " rows"]
-    bound: Float[Array, " rows"]
-    low: Float[Array, " rows"]
-    high: Float[Array, " rows"]
-    slack_low: Float[Array, " slacks"]
-    slack_high: Float[Array, " slacks"]
-    index: tuple[int, ...] = eqx.field(static=True)
-    is_equality: tuple[bool, ...] = eqx.field(static=True)
-    slack_rows: tuple[int, ...] = eqx.field(static=True)
-    raw_size: int = eqx.field(static=True)
-
-    def of(self, raw: Float[Array, " raw"], slacks: Float[Array, " slacks"]) -> Float[Array, " rows"]:
-        """The rows at these raw values."""
-        bound = self.bound.at[np.array(self.slack_rows)].set(slacks) if self.slack_rows else self.bound
-        identity = self.index == tuple(range(self.raw_size))
-        return self.sign * ((raw if identity else raw[np.array(self.index, int)]) - bound)
-
-    def to_raw(self, multipliers: Float[Array, " rows"]) -> Float[Array, " raw"]:
-        """Multipliers of the raw values: one signed number each, positive where an upper bound holds x back."""
-        return jnp.zeros(self.raw_size, multipliers.dtype).at[np.array(self.index, int)].add(self.sign * multipliers)
-
-    def from_raw(self, multipliers: Float[Array, " raw"]) -> Float[Array, " rows"]:
-        """Multipliers of the rows that `to_raw` takes back to these."""
-        rows = self.sign * multipliers[np.array(self.index, int)]
-        least, greatest = jnp.where(jnp.isinf(self.low), 0.0, -jnp.inf), jnp.where(jnp.isinf(self.high), 0.0, jnp.inf)
-        return jnp.clip(rows, least, greatest)
-
-
 class Prox(eqx.Module):
-    """What `shifted` adds: ½ objective · ‖x − center‖² to the objective, ½ rows · ‖x − center‖² to every row."""
+    """The terms that `shifted` adds: ½ objective · ‖x − center‖² to the objective, ½ rows · ‖x − center‖² to every row."""
 
     center: Float[Array, " n"]
     objective: Float[Array, ""]
@@ -92,7 +59,7 @@ class Prox(eqx.Module):
 
 
 class FirstOrder(NamedTuple):
-    """Everything of first order at a point, or means and sums of it."""
+    """Value, gradient, rows and Jacobian at a point, or sums and means of them."""
 
     value: Float[Array, ""]
     gradient: Float[Array, " n"]
@@ -101,13 +68,24 @@ class FirstOrder(NamedTuple):
 
 
 class Oracle(eqx.Module):
-    """Values, gradients, constraint rows, Jacobians and projections at a flat point, on a sample."""
+    """Values, gradients, constraint rows, Jacobians and projections at a flat point, on a sample.
+
+    Attributes:
+        data: the arrays of each source.
+        domain: the set X.
+        rows: the map from constraint values to the method's rows.
+        multipliers: the start of the dual variables: zero, or the multipliers of a warm start.
+        objective: the user's objective.
+        constraints: the user's constraint functions.
+        sources: the distinct sources of samples.
+        parameters: the structure of x.
+        prox: the terms that `shifted` added.
+    """
 
     data: tuple[PyTree[Array], ...]
     domain: Domain
     rows: Rows
     multipliers: Float[Array, " rows"]
-    """Where dual variables start: zero, or the multipliers of a warm start."""
     objective: Term
     constraints: tuple[Term, ...]
     sources: tuple[Source, ...] = eqx.field(static=True)
@@ -135,7 +113,11 @@ class Oracle(eqx.Module):
         return jnp.concatenate(values).astype(x.dtype) if values else jnp.zeros(0, x.dtype)
 
     def c(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
-        """The constraint rows: `= 0` where `equality`, `≤ 0` elsewhere."""
+        """The constraint rows, which must lie between `rows.low` and `rows.high`.
+
+        Equalities are rows `= 0` and inequalities rows `≤ 0`; in the form 'ranges' a row is the raw value, between the user's
+        bounds.
+        """
         rows = self.rows.of(self.raw(x, sample), x[self.parameters.size :])
         return rows if self.prox is None else rows + 0.5 * self.prox.rows * self._square_distance(x)
 
@@ -164,7 +146,7 @@ class Oracle(eqx.Module):
         return rows, jax.vmap(pullback)(jnp.eye(rows.size, dtype=x.dtype))
 
     def first_order(self, x: Float[Array, " n"], sample: Sample) -> FirstOrder:
-        """Objective, gradient, rows and Jacobian, in one pass over a large sample."""
+        """Objective, gradient, rows and Jacobian, in one pass over the sample."""
 
         def at(part: Sample) -> FirstOrder:
             rows, jacobian = self.rows_and_jacobian(x, part)
@@ -193,7 +175,7 @@ class Oracle(eqx.Module):
         return jnp.concatenate([point, jnp.clip(x[n:], self.rows.slack_low, self.rows.slack_high)])
 
     def nearby(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The nearest point of X where the set can say it, else x itself; for probing constants only."""
+        """The projection of x onto X if X has one, else x; only for probing constants."""
         return self.project(x) if self.domain.can_project else x
 
     def lmo(self, direction: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -201,7 +183,7 @@ class Oracle(eqx.Module):
         return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(direction)))
 
     def with_slacks(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n_and_slacks"]:
-        """X with each slack as near to its constraint's value as its bounds allow."""
+        """The vector [x, s] with each slack as near to its constraint's value as its bounds allow."""
         rows = self.rows
         if not rows.slack_rows:
             return x
@@ -209,37 +191,37 @@ class Oracle(eqx.Module):
         return jnp.concatenate([x, jnp.clip(values, rows.slack_low, rows.slack_high)])
 
     def diameter(self) -> Float[Array, ""]:
-        """The diameter of X, ∞ where it is unbounded; slacks apart."""
+        """The diameter of X without slacks; ∞ if X is unbounded."""
         return self.domain.diameter(self.parameters.unravel_arrays(self.parameters.start))
 
     def project_normal_cone(self, x: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The nearest point to v of the normal cone of X at x; for points without slacks."""
+        """The projection of v onto the normal cone of X at x; for points without slacks."""
         unravel = self.parameters.unravel_arrays
         return self.parameters.ravel(self.domain.project_normal_cone(unravel(x), unravel(v)))
 
     # ------------------------------------------------------------------ samples
 
-    def draw(self, key: Array, rows: int | None = None) -> Sample:
-        """An independent sample from every source; `rows=None`: each source's own batch size."""
+    def draw(self, key: Array, examples: int | None = None) -> Sample:
+        """An independent sample of this many examples from every source; None: each source's own batch size."""
         keys = jax.random.split(key, max(len(self.sources), 1))
-        return tuple(s.draw(keys[i], rows or s.batch_size) for i, s in enumerate(self.sources))
+        return tuple(s.draw(keys[i], examples or s.batch_size) for i, s in enumerate(self.sources))
 
     def first(self) -> Sample:
-        """A first batch of every source, the same for every seed."""
+        """A first batch from every source, the same for every seed."""
         return tuple(
             jnp.arange(min(s.batch_size, s.size)) if isinstance(s, Dataset) else s.draw(jax.random.key(0), s.batch_size)
             for s in self.sources
         )
 
     def everything(self) -> Sample:
-        """The whole data as a sample; finite data only."""
+        """The whole data as a sample; an error unless every source is a `Dataset`."""
         endless = [source for source in self.sources if not isinstance(source, Dataset)]
         if endless:
             raise TypeError(f"{endless[0]} cannot be passed over in full; only a tightrope.Dataset can")
         return tuple(Span(0, source.size) for source in self.sources if isinstance(source, Dataset))
 
     def count(self, sample: Sample, *, objective: bool, constraints: bool) -> int:
-        """How many rows of a sample the objective, the constraints, or both use."""
+        """The number of examples of a sample that the objective, the constraints, or both use."""
         terms = (self.objective,) * objective + self.constraints * constraints
         used = {term.source for term in terms if term.source is not None}
         return sum(examples_in(sample[source]) for source in used)
@@ -251,12 +233,12 @@ class Oracle(eqx.Module):
         return sum(examples_in(sample[source]) for sample in samples for source in sources)
 
     def slices(self) -> dict[str, slice]:
-        """Where the values of each constraint stand among the raw ones."""
+        """The slice of the raw values that belongs to each constraint."""
         ends = np.cumsum([term.size for term in self.constraints], dtype=int)
         return {t.name: slice(int(end) - t.size, int(end)) for t, end in zip(self.constraints, ends, strict=True)}
 
     def leaves(self) -> list[Array]:
-        """The numbers of this oracle, the arguments of compiled programs; the rest is static."""
+        """The arrays of this oracle, as arguments of compiled programs; the rest is static."""
         dtype = self.parameters.dtype
         return [a if eqx.is_array(a) else jnp.asarray(np.asarray(a, dtype)) for a in jax.tree.leaves(self)]
 
@@ -267,17 +249,17 @@ class Oracle(eqx.Module):
 
     @property
     def whole_space(self) -> bool:
-        """Whether x may go anywhere: X is everything and there are no slacks, whose bounds would be a set too."""
+        """Whether the vector is unconstrained: X is the whole space and there are no slacks, which have bounds."""
         return isinstance(self.domain, Reals) and not self.rows.slack_rows
 
     @property
     def equality(self) -> Bool[np.ndarray, " rows"]:
-        """Which rows are equalities."""
+        """Whether each row is an equality, with `rows.low` = `rows.high`."""
         return np.array(self.rows.is_equality, bool)
 
     @property
     def large_jacobian(self) -> bool:
-        """Whether the constraints' Jacobian is too large to be formed."""
+        """Whether the constraints' Jacobian is too large to form."""
         return too_large(self.rows.raw_size, self.parameters.size)
 
     def _square_distance(self, x: Float[Array, " n"]) -> Float[Array, ""]:
@@ -297,18 +279,18 @@ class Oracle(eqx.Module):
 
 
 def too_large(rows: int, parameters: int) -> bool:
-    """Whether a Jacobian with so many rows and columns is not to be formed."""
-    return rows > MANY_ROWS or rows * parameters > MANY_NUMBERS
+    """Whether a Jacobian of this shape is too large to form."""
+    return rows > MAX_JACOBIAN_ROWS or rows * parameters > MAX_JACOBIAN_ENTRIES
 
 
-def _mean_by_pieces(fn: Callable[[Any, int], Any], rows: int) -> Any:
-    """The mean of what `fn` gives for the pieces of a sample; they are recomputed, not stored, where this is differentiated."""
-    if rows <= PIECE:
-        return fn(0, rows)
-    pieces, rest = divmod(rows, PIECE)
+def _mean_by_pieces(fn: Callable[[Any, int], Any], examples: int) -> Any:
+    """The mean of `fn(first, length)` over the pieces of a sample; under differentiation pieces are recomputed, not stored."""
+    if examples <= PIECE:
+        return fn(0, examples)
+    pieces, rest = divmod(examples, PIECE)
 
     def add(total: Any, first: Any, length: int) -> Any:
-        return jax.tree.map(lambda a, b: a + b * (length / rows), total, fn(first, length))
+        return jax.tree.map(lambda a, b: a + b * (length / examples), total, fn(first, length))
 
     zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: fn(0, PIECE)))
     body = jax.checkpoint(lambda total, first: (add(total, first, PIECE), None))  # pyright: ignore

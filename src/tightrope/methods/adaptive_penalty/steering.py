@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ...numerics.scaling import positive_or_one
-from ...oracles.oracle import Rows
+from ...oracles.rows import Rows
 
 RAISE, RAISES = 4.0, 6
 """The factor by which the lowest penalty is raised, and the most subproblems that a step solves to steer."""
