@@ -1,12 +1,10 @@
 """The default solves what it is given, with nothing tuned: in any units, noisy or not, and says where there is no answer.
 
-With FULL=1 units are changed both ways and every infeasible problem of the zoo is tried; the classical programs at full size
-are a benchmark (benchmarks/defaults.py).
+In the full suite units are changed both ways and every infeasible problem of the zoo is tried; the classical programs at full
+size are a benchmark (benchmarks/defaults.py).
 """
 
 from __future__ import annotations
-
-import os
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +13,6 @@ import pytest
 from scipy.optimize import linprog
 
 import tightrope as tr
-
-FULL = bool(os.environ.get("FULL"))
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +37,7 @@ def in_units(objective=1.0, circle=1.0, line=1.0, x=1.0):
 
 
 @pytest.fixture(scope="module")
-def default_step_and_tolerance():
+def usual():
     with jax.enable_x64(True):
         return solved()
 
@@ -51,10 +47,9 @@ def solved(**units):
     return tr.solve(problem, x0, steps=150, seed=1)
 
 
-UNITS = [("objective", 1e-4), ("circle", 1e4), ("line", 1e-4), ("x", 1e4)]
-
-
-@pytest.mark.parametrize(("unit", "factor"), [*UNITS, *((u, 1 / f) for u, f in UNITS)] if FULL else UNITS)
+@pytest.mark.by_default("x-10000.0", "line-0.0001")
+@pytest.mark.parametrize("factor", [1e-4, 1e4])
+@pytest.mark.parametrize("unit", ["objective", "circle", "line", "x"])
 def test_units_do_not_matter(unit, factor, usual):
     other = solved(**{unit: factor})
     scale = factor if unit == "x" else 1.0
@@ -64,10 +59,8 @@ def test_units_do_not_matter(unit, factor, usual):
         np.testing.assert_allclose(other.multipliers[name], expected, rtol=1e-2)
 
 
-INFEASIBLE = ["no_real_root", "sum_outside_box", "noisy_disc", "recall_in_ball"]
-
-
-@pytest.mark.parametrize("name", list(tr.zoo.infeasible.available()) if FULL else INFEASIBLE)
+@pytest.mark.by_default("no_real_root", "recall_in_ball")
+@pytest.mark.parametrize("name", list(tr.zoo.infeasible.available()))
 def test_what_has_no_feasible_point_is_called_infeasible(name):
     problem, x0, _ = tr.zoo.infeasible.available()[name]()
     result = tr.solve(problem, x0, steps=1000)
@@ -126,6 +119,7 @@ def test_noise_that_hides_the_way_is_no_proof_that_there_is_none():
     assert result.status == "budget"
 
 
+@pytest.mark.by_default("noisy_fall")
 @pytest.mark.parametrize("name", ["noisy_fall", "fall_in_orthant"])
 def test_what_falls_without_end_is_called_unbounded(name):
     problem, x0, _ = tr.zoo.infeasible.unbounded()[name]()
@@ -134,6 +128,7 @@ def test_what_falls_without_end_is_called_unbounded(name):
     assert "without end" in result.message
 
 
+@pytest.mark.by_default("hs56")
 @pytest.mark.parametrize("name", ["hs56", "hs71", "hs74", "maratos"])
 def test_classical_programs_are_solved_from_noisy_gradients(name):
     """Feasible to 1e-4, relative to the start, and within 1% of the published optimum from gradients with noise of variance
