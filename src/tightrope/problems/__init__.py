@@ -1,1 +1,1 @@
-"""What is solved: problems, constraints, data and parameters."""
+"""Problems: the objective, constraints, data and parameters."""
