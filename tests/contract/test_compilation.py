@@ -33,6 +33,7 @@ def counted(constraint):
     return objective, tr.Problem(objective, constraint, data=tr.Dataset(points(), batch_size=16))
 
 
+@pytest.mark.by_default("GradientDescentAscent-scalars", "SwitchingSubgradient-strong", "TruncatedMomentum-weak")
 @pytest.mark.parametrize(
     "x0", [jnp.array([0.5, 0.5]), jnp.full(2, 0.5), [jnp.asarray(0.5), 0.5]], ids=["strong", "weak", "scalars"]
 )

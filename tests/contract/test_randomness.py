@@ -22,6 +22,7 @@ def assert_same(first, second):
     assert (first.steps, first.samples, first.calls) == (second.steps, second.samples, second.calls)
 
 
+@pytest.mark.by_default("TruncatedMomentum")
 def test_how_often_is_recorded_changes_no_bit_of_the_iterates(case):
     often, _ = iterates(*case, steps=500, record=7)
     seldom, _ = iterates(*case, steps=500, record=250)
@@ -54,6 +55,7 @@ def test_a_short_run_is_a_prefix_of_a_long_one_in_iterates_and_history(case):
         assert np.array_equal(first.history[column], second.history[column][: len(first.history)]), column
 
 
+@pytest.mark.by_default("SwitchingSubgradient")
 def test_a_run_killed_at_any_step_and_resumed_is_bit_identical(case, tmp_path):
     problem, x0, method = case
     whole = tr.solve(problem, x0, method, steps=400, record=40)

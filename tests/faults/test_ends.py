@@ -33,6 +33,7 @@ def press_ctrl_c_at(step):
     return callback
 
 
+@pytest.mark.by_default("GradientDescentAscent")
 def test_ctrl_c_returns_the_result_so_far(case):
     problem, x0, method = case
     whole, _ = iterates(problem, x0, method, steps=200, record=20)
@@ -88,6 +89,7 @@ def growing(x):
     return -jnp.sum(x**4)
 
 
+@pytest.mark.by_default("1", "7")
 @pytest.mark.parametrize("record", [1, 7, 100])
 def test_divergence_ends_the_run_with_the_iterate_before_it(record):
     problem = tr.Problem(growing)
@@ -239,6 +241,7 @@ def test_the_best_iterate_so_far_survives_a_checkpoint(tmp_path):
     assert np.array_equal(first.x, again.x)
 
 
+@pytest.mark.by_default("GradientDescentAscent")
 @pytest.mark.parametrize("name", ["SwitchingSubgradient", "GradientDescentAscent"])
 def test_a_process_killed_outright_resumes_to_the_bit(tmp_path, name):
     """Also where the method holds functions, whose addresses differ between processes."""

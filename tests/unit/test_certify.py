@@ -309,6 +309,7 @@ def test_the_stationarity_of_a_solution_may_be_zero_and_is_positive_elsewhere():
     assert tr.certify(bowl(True), jnp.full(10, 0.02)).stationarity.low > 0.1
 
 
+@pytest.mark.by_default("on a sphere")
 @pytest.mark.parametrize("domain", [None, tr.domains.L2Ball(1.0)], ids=["everywhere", "on a sphere"])
 def test_first_order_changes_of_stationarity_and_products_are_those_of_the_multipliers_themselves(domain):
     """Random gradients, rows and Jacobians of an equation and two inequalities, one of them slack, moved a little."""
@@ -341,6 +342,7 @@ def test_first_order_changes_of_stationarity_and_products_are_those_of_the_multi
 # ---- how many samples more ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("feasible")
 @pytest.mark.parametrize("total", [0.99, 1.01], ids=["feasible", "infeasible"])
 def test_about_as_many_more_samples_as_it_says_decide(total, request):
     """The sum is 0.01 off its bound, and known to 0.014: ten times the rows decide, a hundredth of them do not."""
@@ -396,6 +398,7 @@ def proximal_distance(name, x, weight):
     return np.linalg.norm(y.value - x)
 
 
+@pytest.mark.by_default("l1_budget")
 @pytest.mark.parametrize("name", ["weighted_medians", "l1_budget", "sparse_mean"])
 def test_near_stationarity_is_the_distance_to_the_proximal_solution_and_zero_at_solutions(name):
     problem, x0, solution = with_kinks(getattr(tr.zoo, name)())

@@ -208,6 +208,7 @@ def found_by_hypothesis(test):
     )
 
 
+@pytest.mark.by_default("*-nested-float64", "product-dict-float32")
 @structures_and_precisions
 @every_set
 @found_by_hypothesis
@@ -292,6 +293,7 @@ def lmo_facts(domain, gradient, points):
     return vertex, domain.contains(vertex), domain.contains(at_zero), members, distance
 
 
+@pytest.mark.by_default("*-float64")
 @every_precision
 @pytest.mark.parametrize("name", COMPACT)
 def test_lmo_is_a_member_not_worse_than_a_convex_solver_and_random_members(name, precision):
@@ -355,6 +357,7 @@ def members_that_span(name: str, x: np.ndarray) -> np.ndarray | None:
     return x + np.concatenate([np.diag(down), np.diag(up)])
 
 
+@pytest.mark.by_default("l1 ball", "box", "affine", "simplex")
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "product"])
 def test_project_normal_cone_agrees_with_a_convex_solver_on_the_definition(name):
     """N = {n : <n, y - x> <= 0 for y that span a polyhedron}; at the sphere T = {d : <d, x - center> <= 0}."""

@@ -80,6 +80,7 @@ def test_metrics_are_loss_violation_and_residual_of_least_squares_multipliers(fe
     assert found == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.by_default("bank-full-81")
 @needs_data
 @pytest.mark.parametrize(("name", "n"), [("bank-full", 81), ("loan", 137)])
 def test_there_are_eleven_constraints_and_as_many_features_as_stated(name, n):

@@ -96,6 +96,7 @@ def kkt_residual(problem: tr.Problem, x: np.ndarray, at: Point, near: float = 1e
     return float(np.max(np.abs(fit.fun)))
 
 
+@pytest.mark.by_default("hs6", "hs56", "hs64", "hs71", "hs74", "maratos", "s335")
 @pytest.mark.parametrize("name", NAMES)
 def test_stated_solution_is_feasible_stationary_and_has_the_stated_value(name):
     problem, x0, solution = zoo.hs.available()[name]()
@@ -127,6 +128,7 @@ AT_THE_START = {
 """The objective at the starting point, a second statement of where that is."""
 
 
+@pytest.mark.by_default("hs6", "hs56", "hs64", "hs71", "hs74", "maratos", "s335")
 @pytest.mark.parametrize("name", NAMES)
 def test_start_is_where_it_was_published(name):
     problem, x0, solution = zoo.hs.available()[name]()
@@ -197,6 +199,7 @@ def test_a_variance_that_is_none_is_refused(argument, value, error):
         zoo.hs.available()["hs71"](**{argument: value})
 
 
+@pytest.mark.full
 def test_functions_keep_single_precision():
     with jax.enable_x64(False):
         for make in zoo.hs.available().values():
@@ -269,6 +272,7 @@ def test_problems_without_a_solution_are_documented(name):
     assert "Minimize" in " ".join(rest)
 
 
+@pytest.mark.by_default("no_real_root", "recall_in_ball")
 @pytest.mark.parametrize("name", INFEASIBLE)
 def test_no_point_has_less_than_the_stated_violation_and_one_has_it(name):
     problem, x0, solution = zoo.infeasible.available()[name]()

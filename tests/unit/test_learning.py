@@ -97,6 +97,7 @@ def whole(name):
     return problem, Whole(problem, x0), solution
 
 
+@pytest.mark.by_default("compas_equal_rates")
 @needs_real_files
 @pytest.mark.parametrize("name", STATED)
 def test_stated_multipliers_lead_to_the_stated_value_where_every_bound_holds(name):
@@ -116,6 +117,7 @@ def test_stated_multipliers_lead_to_the_stated_value_where_every_bound_holds(nam
         assert (np.abs(y) > 1e-3).all()
 
 
+@pytest.mark.by_default("compas_equal_rates")
 @needs_real_files
 @pytest.mark.parametrize("name", [name for name in STATED if "mnist" not in name])
 def test_without_constraints_the_minimum_violates_every_bound(name):
@@ -139,6 +141,7 @@ def parts(data, count):
     return [jax.tree.map(lambda rows, i=i: rows[i * size : (i + 1) * size], data.arrays) for i in range(count)]
 
 
+@pytest.mark.by_default("a9a_parity", "bank_network_recall")
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_are_means_over_rows_with_finite_values_at_the_start(name, small):
     problem, x0, solution = learning.available()[name](batch_size=8)

@@ -77,6 +77,7 @@ INDEPENDENT = {"plain", "zero row", "scaled rows", "repeated row"}
 """Kinds whose rows do not force multipliers up to a large penalty along directions without curvature, which takes long."""
 
 
+@pytest.mark.by_default("12-4")
 @pytest.mark.parametrize(("m", "instances"), [(3, 6), (12, 4), (300, 1)])
 def test_many_products_give_the_optimal_multipliers(m, instances):
     """Whatever the rows: each z_i is where its y_i belongs, none exceeds ρ, and the dual function is as high as it can be."""
@@ -230,6 +231,7 @@ def _to_the_end(monkeypatch):
     monkeypatch.setattr(matrix_free, "range_multipliers_by_products", exact)
 
 
+@pytest.mark.by_default("box")
 @pytest.mark.usefixtures("_to_the_end")
 @pytest.mark.parametrize("name", list(SETS))
 def test_multipliers_on_a_set_are_those_of_the_dense_method(name):
@@ -241,6 +243,7 @@ def test_multipliers_on_a_set_are_those_of_the_dense_method(name):
     assert held.sum() > 5
 
 
+@pytest.mark.by_default("box")
 @pytest.mark.usefixtures("_to_the_end")
 @pytest.mark.parametrize("name", list(SETS))
 def test_penalties_far_too_large_end_no_earlier_on_a_set(name):
@@ -255,6 +258,7 @@ def test_penalties_far_too_large_end_no_earlier_on_a_set(name):
 # ---- certificates --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("no set", "box")
 @pytest.mark.parametrize("name", ["no set", *SETS])
 def test_stationarity_is_that_of_the_dense_method(name):
     """What is minimized comes out nearly as small, never smaller; the residual is that of the multipliers returned.

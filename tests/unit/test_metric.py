@@ -75,6 +75,7 @@ def close(found: np.ndarray, expected: np.ndarray, rtol: float) -> None:
 # ---- tests -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("0-convex", "*-any")
 @pytest.mark.parametrize("kind", ["convex", "any"])
 @pytest.mark.parametrize("count", [0, 1, ROOM - 1, ROOM, ROOM + 1, 2 * ROOM + 3])
 def test_the_compact_inverse_is_that_of_the_bfgs_matrix_of_the_last_pairs(count, kind):

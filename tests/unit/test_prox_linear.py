@@ -111,6 +111,7 @@ def instance(random: int, shape: tuple[int, int], kind: str, c: str, v: str, pen
 LOGARITHM = st.sampled_from([-12.0, -6.0, 0.0, 6.0, 9.0]) | st.floats(-6.0, 6.0)
 
 
+@pytest.mark.by_default("(1, 1)-float64", "(3, 8)-float64", "(6, 3)-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @seed(0)
@@ -237,6 +238,7 @@ def plain_instance(rng, m=3, n=8):
     return rng.normal(size=n), rng.normal(size=m), jacobian, 10.0 ** rng.uniform(-1, 1.5), 10.0 ** rng.uniform(-1.5, 1)
 
 
+@pytest.mark.by_default("3")
 @pytest.mark.parametrize("m", [1, 3])
 def test_a_convex_solver_agrees_without_a_set(m):
     rng = np.random.default_rng(10 + m)
@@ -246,6 +248,7 @@ def test_a_convex_solver_agrees_without_a_set(m):
         np.testing.assert_allclose(np.asarray(got, float), by_cone_solver(*problem), atol=1e-5)
 
 
+@pytest.mark.by_default("box")
 @pytest.mark.parametrize("name", SETS)
 def test_a_convex_solver_agrees_on_a_set(name):
     rng = np.random.default_rng(20)
@@ -280,6 +283,7 @@ def gap_on(name: str, dtype: str, problem) -> float:
     return float((primal - dual) / size / eps)
 
 
+@pytest.mark.by_default("box-float64", "simplex-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SETS)
 @seed(0)

@@ -115,6 +115,7 @@ def worst(dtype: str, m: int, kind: str, penalty: float, instances: int) -> floa
 # ---- optimal to rounding -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("2-12-*", "30-6-float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("m", "instances"), [(1, 12), (2, 12), (3, 12), (12, 12), (30, 6), (100, 3)])
 def test_multipliers_are_optimal_to_rounding(m, instances, dtype):
@@ -124,6 +125,7 @@ def test_multipliers_are_optimal_to_rounding(m, instances, dtype):
             assert worst(dtype, m, kind, penalty, instances) <= 30, (kind, penalty)
 
 
+@pytest.mark.by_default("float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @seed(1)
 @settings(max_examples=300, deadline=None, database=None)
@@ -142,6 +144,7 @@ def test_degenerate_problems_are_solved_to_rounding(dtype, random, kind, penalty
     assert rounding_off(dtype, gram, value, low, high, rho, start) <= 30
 
 
+@pytest.mark.by_default("float64")
 @pytest.mark.parametrize("dtype", DTYPES)
 @seed(0)
 @settings(max_examples=150, deadline=None, database=None)
@@ -395,6 +398,7 @@ def worst_gap(name: str, dtype: str, penalty: float, instances: int = 15) -> flo
     return max(gap_on(name, dtype, *instance_on(k, name, m, penalty)) for m in (1, 3, 6) for k in range(instances))
 
 
+@pytest.mark.by_default("box-float64", "ball-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SETS)
 def test_on_a_set_there_is_no_duality_gap(name, dtype):
@@ -403,6 +407,7 @@ def test_on_a_set_there_is_no_duality_gap(name, dtype):
         assert worst_gap(name, dtype, penalty) <= max(200.0, penalty), penalty
 
 
+@pytest.mark.by_default("box-float64", "ball-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SETS)
 def test_on_a_set_a_row_that_gives_way_has_exactly_its_penalty(name, dtype):
@@ -427,6 +432,7 @@ def set_limits(name: str, x: np.ndarray):
     return ({"type": "eq", **total},), [(-a, None) for a in x]
 
 
+@pytest.mark.by_default("box")
 @pytest.mark.parametrize("name", SETS)
 def test_on_a_set_the_step_is_that_of_a_solver_of_the_primal_problem(name):
     bound = 0

@@ -214,6 +214,7 @@ def test_what_holds_is_said_in_words(page):
     assert "1 of 2 hold" in page.find_element(By.CSS_SELECTOR, "#claims ~ table caption").text
 
 
+@pytest.mark.by_default("320", "1200")
 @pytest.mark.parametrize("width", [320, 390, 900, 1200])
 def test_nothing_is_wider_than_the_screen(browser, file, width):
     open_at(browser, file, width)

@@ -37,6 +37,7 @@ def ran(tmp_path_factory):
         yield run
 
 
+@pytest.mark.by_default("matrix-completion")
 @pytest.mark.parametrize("name", sorted(available()))
 def test_the_quick_version_takes_seconds_and_writes_its_files(name, ran):
     outcome, seconds = ran(name)
@@ -52,12 +53,14 @@ def test_the_quick_version_takes_seconds_and_writes_its_files(name, ran):
         assert any(column.name in frame for column in outcome.experiment.columns)
 
 
+@pytest.mark.by_default("matrix-completion")
 @pytest.mark.parametrize("name", sorted(set(available()) - {"rates"}))
 def test_the_quick_version_compares_curves(name, ran):
     for frame in ran(name)[0].frames.values():
         assert frame["entry"].nunique() >= 2
 
 
+@pytest.mark.full
 def test_the_slopes_of_the_quick_rates_are_steep_enough(ran):
     """At few steps and seeds: a method that does not converge fails here, too."""
     assert all(check.holds for check in ran("rates")[0].checks)

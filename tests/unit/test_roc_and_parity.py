@@ -197,6 +197,7 @@ def test_the_parity_problem_starts_at_0_or_at_the_least_loss_halved_until_it_is_
         assert scale == 0.0
 
 
+@pytest.mark.by_default("a9a")
 @pytest.mark.skipif(not os.environ.get("TIGHTROPE_DATA"), reason="TIGHTROPE_DATA is not set")
 @pytest.mark.parametrize("label", config.DATA)
 def test_the_moduli_that_are_written_down_are_those_of_the_data(label):
@@ -271,6 +272,7 @@ def parity_problem() -> tr.Problem:
     )
 
 
+@pytest.mark.full
 def test_near_stationarity_of_the_roc_problem_agrees_with_another_solver():
     roc, bound = roc_and_bound()
     weight = 1.5 * small().modulus
@@ -311,6 +313,7 @@ def test_near_stationarity_under_parity_agrees_with_another_solver():
         assert near(x, None) == pytest.approx(np.linalg.norm(expected - x), rel=5e-3)
 
 
+@pytest.mark.full
 def test_near_stationarity_agrees_with_the_last_of_2500_switching_subgradient_steps_as_in_the_paper():
     roc, _ = roc_and_bound()
     weight = 1.5 * small().modulus

@@ -48,6 +48,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
+@pytest.mark.by_default("3-*", "12-float64")
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize("m", [1, 3, 12])
 def test_random_quadratics_are_minimized(m, dtype):
@@ -69,6 +70,7 @@ def test_a_convex_solver_agrees():
     np.testing.assert_allclose(compute(quadratic, "float64", matrix, linear, free), y.value, rtol=0, atol=1e-6)
 
 
+@pytest.mark.by_default("float64")
 @pytest.mark.parametrize("dtype", PRECISION)
 def test_all_free_is_a_linear_solve_and_a_diagonal_matrix_is_clipped(dtype):
     rng = np.random.default_rng(2)
@@ -110,6 +112,7 @@ def test_an_ill_conditioned_linear_solve_is_exact_to_rounding():
     np.testing.assert_allclose(y, solution, atol=1e-6)
 
 
+@pytest.mark.by_default("20")
 @pytest.mark.parametrize("m", [3, 20])
 def test_ill_conditioned_bounded_quadratics_are_minimized(m):
     """Condition up to 1e8; the minimum is what counts."""
@@ -162,6 +165,7 @@ def instance(rng, m: int, n: int):
     return rng.normal(size=n), jacobian, rows, rng.random(m) < 0.3
 
 
+@pytest.mark.by_default("3-4-*", "8-20-float64")
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize(("m", "n"), [(1, 4), (3, 4), (8, 20)])
 def test_multipliers_solve_the_least_squares_problem_of_the_docstring(m, n, dtype):
@@ -196,6 +200,7 @@ def test_a_stationary_point_has_its_multipliers_and_no_residual():
     np.testing.assert_allclose(left, 0.0, atol=1e-10)
 
 
+@pytest.mark.by_default("everywhere")
 @pytest.mark.parametrize("domain", [None, Box(-10.0, 10.0)], ids=["everywhere", "in a box"])
 def test_in_float32_a_long_chain_of_equations_leaves_no_residual_that_is_not_there(domain):
     """Rows x_i − x_{i−1} nearly depend on each other (least singular value 0.016): a ridge that shows would leave 1e-2 of the
@@ -300,6 +305,7 @@ def of_equations(gradient, jacobian, rows, equality):
     return kkt_multipliers(gradient, jacobian, rows, equality, None, equations_alone=True)
 
 
+@pytest.mark.by_default("float64-*")
 @pytest.mark.parametrize("solve", [without_set, of_equations], ids=["any rows", "equations alone"])
 @pytest.mark.parametrize("dtype", PRECISION)
 def test_dependent_equalities_leave_the_distance_to_their_span(dtype, solve):
@@ -329,6 +335,7 @@ def test_the_two_sides_of_a_band_are_told_apart(dtype):
         np.testing.assert_allclose(left, residual, atol=atol)
 
 
+@pytest.mark.by_default("10-4-float64")
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize(("m", "n"), [(10, 4)])
 def test_more_inequalities_than_variables_are_no_obstacle(m, n, dtype):

@@ -175,6 +175,7 @@ def test_the_kinds_of_problem_that_methods_must_face_are_there():
     assert {type(p.domain) for p in problems} >= {Reals, NonNegative, Box, L1Ball, L2Ball, Simplex, Product}
 
 
+@pytest.mark.by_default("lens-*", "fair_logistic_regression-*")
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_keep_the_precision_of_the_session(name, double):
@@ -215,6 +216,7 @@ def value_and_slope(fn: Callable[..., Any], point: jax.Array, *batch: Any) -> ja
     return jnp.concatenate([jnp.ravel(fn(point, *batch)), jnp.ravel(jax.jacrev(fn)(point, *batch))])
 
 
+@pytest.mark.by_default("noisy_sphere", "tail_risk")
 @pytest.mark.parametrize("name", [*LAWS, *INTEGRALS])
 def test_samples_agree_with_the_exact_expectations(name):
     case = exact(name)
@@ -296,6 +298,7 @@ def residual(name: str, multipliers: Any) -> float:
 WITH_MULTIPLIERS = tuple(name for name in FEASIBLE if name not in WITHOUT_MULTIPLIERS)
 
 
+@pytest.mark.by_default("lens", "noisy_sphere", "regression_in_box", "fair_logistic_regression", "weighted_medians")
 @pytest.mark.parametrize("name", WITH_MULTIPLIERS)
 def test_multipliers_cancel_the_gradient(name):
     case = exact(name)
@@ -304,6 +307,7 @@ def test_multipliers_cancel_the_gradient(name):
     assert residual(name, case.signed_multipliers()) <= 1e-6
 
 
+@pytest.mark.by_default("lens", "noisy_sphere", "regression_in_box", "fair_logistic_regression", "weighted_medians")
 @pytest.mark.parametrize("name", WITH_MULTIPLIERS)
 def test_multipliers_have_their_signs_and_are_complementary(name):
     case = exact(name)
@@ -316,6 +320,7 @@ def test_multipliers_have_their_signs_and_are_complementary(name):
             assert np.min(case.solution.multipliers[c.name]) >= 0
 
 
+@pytest.mark.by_default("lens", "noisy_sphere", "regression_in_box", "fair_logistic_regression")
 @pytest.mark.parametrize("name", WITH_MULTIPLIERS)
 def test_multipliers_are_unique_where_the_zoo_says_so(name):
     """Multipliers form a convex set; a unique one admits no move along the null space of the active rows, nor ±eᵢ."""
@@ -347,6 +352,7 @@ def test_only_twins_and_the_infeasible_are_not_unique():
 # ---- nothing is better ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.by_default("lens", "weighted_medians")
 @pytest.mark.parametrize("name", FEASIBLE)
 def test_no_feasible_point_nearby_is_better(name):
     """Random points are brought back to feasibility by Newton steps on violated rows, projecting on the set each time."""
@@ -397,6 +403,7 @@ def walls(domain: Any, size: int) -> list[Callable[[jax.Array], jax.Array]]:
 SOLVED_BY_SLSQP = tuple(n for n in FEASIBLE if n not in (*NONSMOOTH, "repeated_row", "flat_power"))
 
 
+@pytest.mark.by_default("lens", "noisy_sphere")
 @pytest.mark.parametrize("name", SOLVED_BY_SLSQP)
 def test_a_deterministic_solver_finds_the_same_solution_from_the_start(name):
     case = exact(name)
@@ -449,6 +456,7 @@ def convex_model(name: str) -> tuple[cp.Variable, cp.Expression, list[cp.Constra
             return x, cp.sum_squares(x - np.array([1.0, 1.0, 0.5])) / 2, [cp.sum(x) == 1, 2 * cp.sum(x) == 2], 0.0
 
 
+@pytest.mark.by_default("weighted_medians")
 @pytest.mark.parametrize("name", [*NONSMOOTH, "repeated_row"])
 def test_a_convex_solver_finds_the_same_solution(name):
     solution = exact(name).solution
