@@ -47,7 +47,7 @@ STEPS = 25
 
 @pytest.fixture(autouse=True)
 def _products_to_the_end(monkeypatch):
-    exact = functools.partial(matrix_free.range_multipliers_by_products, enough=1e-13, products=5000)
+    exact = functools.partial(matrix_free.range_multipliers_by_products, tolerance=1e-13, products=5000)
     on_set = functools.partial(matrix_free.range_multipliers_on_set_by_products, rounds=50)
     for module in (matrix_free, matrix_free_penalty):
         monkeypatch.setattr(module, "range_multipliers_by_products", exact)

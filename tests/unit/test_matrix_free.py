@@ -23,36 +23,42 @@ from tightrope.numerics.products import (
     range_multipliers_on_set_by_products,
     row_squares,
 )
-from tightrope.numerics.ranges import range_multipliers, range_multipliers_on_set
+from tightrope.numerics.prox_linear import ProxLinearModel
+from tightrope.numerics.ranges import RangePenalty, range_multipliers, range_multipliers_on_set
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
-from tightrope.runs.loop import draw_of
+from tightrope.runs.stepper import draw_samples
 
 FIXED = 1e-13
 """A share of the first slope that leaves only rounding."""
 
 
 @jax.jit
-def _by_products(gram, value, low, high, penalty, start, size, enough, products):
-    product = lambda y: gram @ y
+def _by_products(gram, value, low, high, penalty, start, size, tolerance, products):
+    ranges = RangePenalty(low, high, penalty)
     return range_multipliers_by_products(
-        product, value, low, high, penalty, start, size, enough=enough, products=products
+        lambda y: gram @ y, value, ranges, start, size, tolerance=tolerance, products=products
     )
 
 
-def by_products(problem, *, enough=FIXED, products=20_000, dtype="float64", size=None):
+def by_products(problem, *, tolerance=FIXED, products=20_000, dtype="float64", size=None):
     """The multipliers, and whether they are near; sizes are exact unless given."""
     size = np.sqrt(np.diag(problem[0])) if size is None else size
     with jax.enable_x64(dtype == "float64"):
-        arrays = (jnp.asarray(a, dtype) for a in (*problem, size, enough))
+        arrays = (jnp.asarray(a, dtype) for a in (*problem, size, tolerance))
         y, near = _by_products(*arrays, jnp.int32(products))
         assert y.dtype == dtype
         return np.asarray(y, float), bool(near)
 
 
+@jax.jit
+def _dense(gram, value, low, high, penalty, start):
+    return range_multipliers(gram, value, RangePenalty(low, high, penalty), start)
+
+
 def dense(problem):
     with jax.enable_x64(True):
-        return np.asarray(jax.jit(range_multipliers)(*(jnp.asarray(a) for a in problem)))
+        return np.asarray(_dense(*(jnp.asarray(a) for a in problem)))
 
 
 def clipped(problem):
@@ -155,15 +161,15 @@ def test_it_says_near_only_where_the_slopes_have_fallen_that_far():
             problem = instance(random, 12, kind, 1.0)
             size = np.sqrt(np.diag(problem[0]))
             first, at_zero = (np.sum(slopes(y, problem, size)) for y in (clipped(problem), np.zeros(12)))
-            for enough in (0.5, 0.1, 1e-3):
+            for tolerance in (0.5, 0.1, 1e-3):
                 for products in (1, 3, 6, 10, 20, 60):
-                    y, near = by_products(problem, enough=enough, products=products)
+                    y, near = by_products(problem, tolerance=tolerance, products=products)
                     left = np.sum(slopes(y, problem, size))
-                    assert near <= (left <= enough * first), (random, kind, enough, products, left / first)
-                    assert near >= (left <= enough * min(first, at_zero)), (
+                    assert near <= (left <= tolerance * first), (random, kind, tolerance, products, left / first)
+                    assert near >= (left <= tolerance * min(first, at_zero)), (
                         random,
                         kind,
-                        enough,
+                        tolerance,
                         products,
                         left / first,
                     )
@@ -175,7 +181,7 @@ def test_single_precision_does_as_well_as_it_can():
     for kind in KINDS:
         for penalty in EASY:
             problem = [np.float32(a) for a in instance(0, 12, kind, penalty)]
-            y, _ = by_products(problem, enough=1e-6, products=2000, dtype="float32")
+            y, _ = by_products(problem, tolerance=1e-6, products=2000, dtype="float32")
             assert (np.abs(y) <= problem[4]).all()
             assert np.max(misplaced(y, *(np.float64(a) for a in problem[:-1]))) < 1e-4, (kind, penalty)
 
@@ -197,13 +203,11 @@ def on_set(domain, steep, instances=12, m=8, n=14):
 
     @jax.jit
     def both(v, h, jacobian, low, high, penalty, x, start):
-        size, given = (
-            jnp.linalg.norm(jacobian, axis=1),
-            (low, high, penalty, jnp.float64(0.5), x, domain.project, start),
-        )
+        size, ranges = jnp.linalg.norm(jacobian, axis=1), RangePenalty(low, high, penalty)
+        model = ProxLinearModel(v, h, jacobian, jnp.float64(0.5), x, domain.project)
         linear = Linear(lambda d: jacobian @ d, lambda y: y @ jacobian)
-        y, near = range_multipliers_on_set_by_products(v, h, linear, *given, size, rounds=60)
-        expected = range_multipliers_on_set(v, h, jacobian, *given)
+        y, near = range_multipliers_on_set_by_products(model._replace(jacobian=linear), ranges, start, size, rounds=60)
+        expected = range_multipliers_on_set(model, ranges, start)
         end = lambda y: h + jacobian @ (domain.project(x - 0.5 * (v + y @ jacobian)) - x)
         off = jnp.max(size * jnp.abs(y - expected)), jnp.max(jnp.abs(end(y) - end(expected)) / size)
         return y, near, jnp.maximum(*off)
@@ -227,7 +231,7 @@ def on_set(domain, steep, instances=12, m=8, n=14):
 
 @pytest.fixture
 def _to_the_end(monkeypatch):
-    exact = partial(range_multipliers_by_products, enough=FIXED, products=5000)
+    exact = partial(range_multipliers_by_products, tolerance=FIXED, products=5000)
     monkeypatch.setattr(matrix_free, "range_multipliers_by_products", exact)
 
 
@@ -410,7 +414,7 @@ def test_no_jacobian_is_ever_formed():
     oracle = oracles["ranges"]
 
     def start_and_step(x, key):
-        draw = Draw(*draw_of(oracle, method.roles(oracle), key, jnp.int32(1)), key, jnp.int32(1), jnp.int32(9))
+        draw = Draw(*draw_samples(oracle, method.roles(oracle), key, jnp.int32(1)), key, jnp.int32(1), jnp.int32(9))
         return method.step(oracle, method.init(oracle, x, draw, draw.steps), draw)
 
     def evaluation(x):

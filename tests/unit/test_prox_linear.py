@@ -11,7 +11,7 @@ from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from tightrope.domains import Box, L2Ball, Simplex
-from tightrope.numerics.prox_linear import _ball_multiplier, prox_linear, prox_linear_on_set
+from tightrope.numerics.prox_linear import ball_multiplier, prox_linear, prox_linear_on_set
 
 SHAPES = [(1, 1), (1, 6), (3, 8), (4, 4), (6, 3)]
 DTYPES = ["float32", "float64"]
@@ -188,7 +188,7 @@ def test_the_step_is_the_same_in_a_batch():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_multiplier_of_the_ball_is_found_from_any_spectrum(dtype):
     rng = np.random.default_rng(7)
-    find = jax.jit(_ball_multiplier)
+    find = jax.jit(ball_multiplier)
     inside = outside = 0
     for trial in range(200):
         curvature = 10.0 ** rng.uniform(-12, 3, size=8) * (rng.random(8) < 0.8)

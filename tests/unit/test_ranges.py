@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from tightrope.domains import Box, L2Ball, Simplex
-from tightrope.numerics.ranges import held_multipliers, range_multipliers, range_multipliers_on_set
+from tightrope.numerics.prox_linear import ProxLinearModel
+from tightrope.numerics.ranges import RangePenalty, range_multipliers, range_multipliers_on_set, solve_active_rows
 
 DTYPES = ["float32", "float64"]
 WIDE = np.longdouble
 INF = np.inf
 
-solve = jax.jit(range_multipliers)
-solve_held = jax.jit(held_multipliers)
+solve_held = jax.jit(solve_active_rows)
+
+
+@jax.jit
+def solve(gram, value, low, high, penalty, start):
+    return range_multipliers(gram, value, RangePenalty(low, high, penalty), start)
 
 
 def compute(fn, dtype: str, *arrays):
@@ -304,7 +309,7 @@ def test_a_bounded_solver_of_the_dual_problem_finds_nothing_better():
 def test_the_answer_does_not_depend_on_the_start_nor_on_company():
     problems = [instance(random, 4, "plain", 1.0) for random in range(6)]
     batch = [np.stack(parts) for parts in zip(*problems, strict=True)]
-    together, *_ = compute(jax.jit(jax.vmap(range_multipliers)), "float64", *batch)
+    together, *_ = compute(jax.jit(jax.vmap(solve)), "float64", *batch)
     for y, problem in zip(together, problems, strict=True):
         for start in (np.zeros(4), problem[4], -problem[4]):
             alone, *_ = compute(solve, "float64", *problem[:-1], start)
@@ -356,10 +361,18 @@ def test_no_row_held_gives_nothing():
 SETS = {"box": Box(-1.0, 1.0), "ball": L2Ball(2.0), "simplex": Simplex()}
 
 
+def solver_on(domain):
+    @jax.jit
+    def solve(gradient, value, jacobian, low, high, penalty, step_size, x, start):
+        model = ProxLinearModel(gradient, value, jacobian, step_size, x, domain.project)
+        return range_multipliers_on_set(model, RangePenalty(low, high, penalty), start)
+
+    return solve
+
+
 @cache
 def solve_on(name: str):
-    project = SETS[name].project
-    return jax.jit(lambda *problem: range_multipliers_on_set(*problem[:-1], project, problem[-1]))
+    return solver_on(SETS[name])
 
 
 def instance_on(random: int, name: str, m: int, penalty: float):
@@ -448,7 +461,7 @@ def test_on_a_set_the_step_is_that_of_a_solver_of_the_primal_problem(name):
 
 
 def test_on_a_set_that_does_not_bind_it_is_the_problem_without():
-    far = jax.jit(lambda *problem: range_multipliers_on_set(*problem[:-1], Box(-1e4, 1e4).project, problem[-1]))
+    far = solver_on(Box(-1e4, 1e4))
     for random in range(6):
         problem = instance_on(random, "box", 3, 1.0)
         gradient, value, jacobian, low, high, rho, step_size, _, start = problem

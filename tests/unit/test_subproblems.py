@@ -302,7 +302,7 @@ def test_scaling_a_row_scales_its_multiplier_and_nothing_else(name):
 
 @jax.jit
 def of_equations(gradient, jacobian, rows, equality):
-    return kkt_multipliers(gradient, jacobian, rows, equality, None, equations_alone=True)
+    return kkt_multipliers(gradient, jacobian, rows, equality, None, only_equalities=True)
 
 
 @pytest.mark.by_default("float64-*")

@@ -106,7 +106,7 @@ def stationarity(
     """Least-squares multipliers, and the part of ∇F + Jᵀλ that the normal cone of X cannot cancel."""
     cone = None if isinstance(oracle.domain, Reals) else lambda v: oracle.project_normal_cone(x, v)
     equality = oracle.equality
-    return kkt_multipliers(gradient, jacobian, rows, equality, cone, equations_alone=bool(equality.all()))
+    return kkt_multipliers(gradient, jacobian, rows, equality, cone, only_equalities=bool(equality.all()))
 
 
 def stationarity_by_products(

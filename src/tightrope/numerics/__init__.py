@@ -1,1 +1,1 @@
-"""Small optimization problems that are solved inside larger ones: mathematics that knows no problem of the user."""
+"""Small numerical problems solved inside larger ones; nothing here knows the user's problem."""

@@ -45,6 +45,8 @@ from ...numerics.products import (
     range_multipliers_on_set_by_products,
     row_squares,
 )
+from ...numerics.prox_linear import ProxLinearModel
+from ...numerics.ranges import RangePenalty
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ..base import Draw, Info
@@ -127,7 +129,8 @@ class MatrixFreePenalty(SelfTunedPenalty):
             return jacobian.push(jacobian.pull(y)) + 1e-3 * square * y
 
         zero = jnp.zeros_like(value)
-        guess, _ = range_multipliers_by_products(damped_gram, -jacobian.push(gradient), zero, zero, free, zero, size)
+        ranges = RangePenalty(zero, zero, free)
+        guess, _ = range_multipliers_by_products(damped_gram, -jacobian.push(gradient), ranges, zero, size)
 
         def slope(y: Float[Array, " n"]) -> Float[Array, ""]:
             """Of the Lagrangian along the gradient."""
@@ -196,17 +199,16 @@ class MatrixFreePenalty(SelfTunedPenalty):
         size, drop = jnp.sqrt(state.row_square), push(inverse(v))
 
         def solve(weight: Array, penalty: Array, y: Array) -> Solved:
+            ranges = RangePenalty(rows.low, rows.high, penalty)
             if oracle.whole_space:
                 y, near = range_multipliers_by_products(
-                    lambda y: push(inverse(pull(y))), h - weight * drop, rows.low, rows.high, penalty, y, size
+                    lambda y: push(inverse(pull(y))), h - weight * drop, ranges, y, size
                 )
                 force = weight * v + pull(y)
                 d = -inverse(force)
                 return Solved(y, h + push(d), -d @ force, near)
-            limits = rows.low, rows.high, penalty, 1.0 / curvature
-            y, near = range_multipliers_on_set_by_products(
-                weight * v, h, here.jacobian, *limits, x, oracle.project, y, size
-            )
+            model = ProxLinearModel(weight * v, h, here.jacobian, 1.0 / curvature, x, oracle.project)
+            y, near = range_multipliers_on_set_by_products(model, ranges, y, size)
             d = oracle.project(x - (weight * v + pull(y)) / curvature) - x
             return Solved(y, h + push(d), curvature * d @ d, near)
 
@@ -299,7 +301,7 @@ def _face(
     As in `AdaptivePenalty`: a few faces are tried; if no step stays in X, the plain step is all `fixed`.
     """
     x, h, pairs, (push, pull) = state.x, state.value, state.pairs, here.jacobian
-    size, limits = jnp.sqrt(state.row_square), (oracle.rows.low, oracle.rows.high, steering.penalty)
+    size, ranges = jnp.sqrt(state.row_square), RangePenalty(oracle.rows.low, oracle.rows.high, steering.penalty)
     plain = x - (v + pull(steering.multipliers)) / (pairs.curvature + state.damping)
 
     def face_at(q: Array, bent: Array) -> tuple[Face, Array]:
@@ -313,7 +315,7 @@ def _face(
         q, _, _, y, _, count = c
         face, normal = face_at(q, jnp.bool_(True))
         reach = h + push(face.fixed) - push(face.inverse(v))
-        y, _ = range_multipliers_by_products(lambda y: push(face.inverse(pull(y))), reach, *limits, y, size)
+        y, _ = range_multipliers_by_products(lambda y: push(face.inverse(pull(y))), reach, ranges, y, size)
         d = face.fixed - face.inverse(v + pull(y))
         off = jnp.linalg.norm(oracle.project(x + d) - x - d) > 1e-6 * jnp.linalg.norm(d)
         return x + d + normal, q, ~off, y, off, count + 1
@@ -331,9 +333,9 @@ def _bend_back(
     held = (y != 0) & (jnp.abs(y) < penalty)
     miss = jnp.where(held, reached - jnp.where(y > 0, oracle.rows.high, oracle.rows.low), 0.0)
     miss, zero = jnp.where(jnp.isfinite(miss), miss, 0.0), jnp.zeros_like(y)
-    limit = jnp.where(held, jnp.inf, 0.0)
+    ranges = RangePenalty(zero, zero, jnp.where(held, jnp.inf, 0.0))
     q, _ = range_multipliers_by_products(
-        lambda q: push(face.inverse(pull(q))), miss, zero, zero, limit, zero, jnp.sqrt(state.row_square), products=50
+        lambda q: push(face.inverse(pull(q))), miss, ranges, zero, jnp.sqrt(state.row_square), products=50
     )
     force = pull(q)
     back = -face.inverse(force)

@@ -42,7 +42,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ...numerics.ranges import held_multipliers, range_multipliers, range_multipliers_on_set
+from ...numerics.prox_linear import ProxLinearModel
+from ...numerics.ranges import RangePenalty, range_multipliers, range_multipliers_on_set, solve_active_rows
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ...problems.data import Dataset
@@ -249,12 +250,14 @@ class AdaptivePenalty(SelfTunedPenalty):
         low, high = oracle.rows.low, oracle.rows.high
 
         def solve(weight: Array, penalty: Array, y: Array) -> Solved:
+            ranges = RangePenalty(low, high, penalty)
             if oracle.whole_space:
                 reach = h - weight * whole.inner[1:, 0]
-                y = range_multipliers(whole.inner[1:, 1:], reach, low, high, penalty, y)
+                y = range_multipliers(whole.inner[1:, 1:], reach, ranges, y)
                 weights = _weights(y, weight)
                 return Solved(y, whole.end(weights), weights @ whole.inner @ weights)
-            y = range_multipliers_on_set(weight * v, h, J, low, high, penalty, 1.0 / curvature, x, oracle.project, y)
+            model = ProxLinearModel(weight * v, h, J, 1.0 / curvature, x, oracle.project)
+            y = range_multipliers_on_set(model, ranges, y)
             d = oracle.project(x - (weight * v + y @ J) / curvature) - x
             return Solved(y, h + J @ d, curvature * d @ d)
 
@@ -387,7 +390,7 @@ def _on_set(oracle: Oracle, state: State, steering: Steering) -> tuple[Face, Ste
         face, normal = face_at(q, bent)
         gram, reach = face.inner[1:, 1:], face.value - face.inner[1:, 0]
         if h.size:
-            y = range_multipliers(gram, reach, oracle.rows.low, oracle.rows.high, steering.penalty, y)
+            y = range_multipliers(gram, reach, RangePenalty(oracle.rows.low, oracle.rows.high, steering.penalty), y)
         y = jnp.where(bent, y, steering.multipliers)
         goal = x + face.fixed + face.step(_weights(y))
         off = jnp.linalg.norm(oracle.project(goal) - goal) > 1e-6 * jnp.linalg.norm(goal - x)
@@ -407,7 +410,7 @@ def _bend_back(
     held = (y != 0) & (jnp.abs(y) < penalty)
     miss = jnp.where(held, reached - jnp.where(y > 0, oracle.rows.high, oracle.rows.low), 0.0)
     gram = face.inner[1:, 1:]
-    q = held_multipliers(gram, jnp.where(jnp.isfinite(miss), miss, 0.0), held)
+    q = solve_active_rows(gram, jnp.where(jnp.isfinite(miss), miss, 0.0), held)
     return face.step(_weights(jnp.where(q @ gram @ q <= 0.25 * square, q, 0.0), jnp.zeros((), q.dtype)))
 
 
