@@ -20,7 +20,7 @@ class Parameters:
     Args:
         x0: the pytree of parameters.
         owner: the function that was given `x0`, for error messages.
-        argument: what that function calls it.
+        argument: the name of its argument.
     """
 
     def __init__(self, x0: PyTree[Any], owner: str = "solve", argument: str = "x0"):
