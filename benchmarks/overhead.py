@@ -128,7 +128,7 @@ def compare(rows: int, columns: int, batch: int, steps: int, repeats: int, recor
     """The ratio of minima over interleaved runs."""
     arrays = data_of(rows, columns)
     problem = sphere_problem(tr.Dataset(arrays, batch_size=batch))
-    method = tr.methods.TruncatedMomentum(step_size=STEP_SIZE, penalty=PENALTY, radius=RADIUS)
+    method = tr.methods.TruncatedMomentum(step_size=STEP_SIZE, penalty=PENALTY, gradient_radius=RADIUS)
     x0 = jnp.full(columns, 0.5 / np.sqrt(columns), jnp.float32)
     written, oracle = hand_written(arrays, batch, steps), bare(arrays, batch, steps)
     ours = lambda: tr.solve(problem, x0, method, steps=steps, record=record, progress=False)  # noqa: E731

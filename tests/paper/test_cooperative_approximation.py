@@ -69,7 +69,7 @@ def problem() -> tr.Problem:
     return make_problem(tr.domains.L2Ball(RADIUS), plane=True)
 
 
-METHOD = CooperativeApproximation(step_size=STEP_SIZE, tolerance=TOLERANCE, value_batch=VALUE_BATCH)
+METHOD = CooperativeApproximation(step_size=STEP_SIZE, tolerance=TOLERANCE, value_batch_size=VALUE_BATCH)
 
 
 @functools.cache

@@ -53,7 +53,7 @@ def algorithm(x: np.ndarray, multipliers: np.ndarray, objective: list, constrain
     return Transcribed(np.stack(xs), np.stack(qs), total / T, np.array(cut))
 
 
-METHOD = DriftPlusPenalty(proximal=PROXIMAL, objective_weight=WEIGHT)
+METHOD = DriftPlusPenalty(proximal_weight=PROXIMAL, objective_weight=WEIGHT)
 
 
 @functools.cache

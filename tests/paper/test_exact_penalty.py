@@ -305,10 +305,11 @@ def method_of(s: Constants) -> tr.methods.Method:
     """'auto' finds the setting, but for the one in which data sets are sampled like endless data."""
     finite = s.setting == "finite_sum"
     return tr.methods.ExactPenalty(
-        penalty=s.rho, growth=s.beta, steering=s.alpha, decrease=s.zeta, step_size=s.gamma, smoothness=s.L_f,
+        penalty=s.rho, penalty_growth=s.beta, normal_fraction=s.alpha, decrease_fraction=s.zeta, step_size=s.gamma,
+        smoothness=s.L_f,
         jacobian_smoothness=s.L_J, gradient_radius=s.G, value_radius=s.M, jacobian_radius=s.L_c,
         setting="stochastic" if s.setting == "stochastic" else "auto", inner_steps=s.T,
-        period=None if finite else s.tau, restart_batch=None if finite else LARGE,
+        restart_period=None if finite else s.tau, restart_batch_size=None if finite else LARGE,
     )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ DOUBLING = FRACTIONAL._replace(sigma=2.0)
 
 def method_of(s: Constants) -> InexactALM:
     return InexactALM(
-        penalty=s.beta, growth=s.sigma, dual_bound=s.gamma, smoothness=s.smoothness,
+        penalty=s.beta, penalty_growth=s.sigma, max_dual_step=s.gamma, smoothness=s.smoothness,
         penalty_smoothness=s.penalty_smoothness, inner_steps=s.budget,
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def far() -> tr.Problem:
 @pytest.mark.parametrize(("growth", "ends"), [(2.0, [100, 500, 2100]), (1.2, [100, 244, 452, 750, 1180, 1800])])
 def test_rounds_end_where_whole_numbers_say_in_single_precision_too(growth, ends):
     """100, 100 + 400, + 1600; and 100, 100 + 144, ⌈244 + 207.36⌉, …"""
-    method = InexactALM(penalty=1.0, growth=growth, dual_bound=1.0, smoothness=1.0, penalty_smoothness=1.0)
+    method = InexactALM(penalty=1.0, penalty_growth=growth, max_dual_step=1.0, smoothness=1.0, penalty_smoothness=1.0)
     path = drive(far(), np.zeros(1, np.float32), method, steps=2200)
     assert path.x.dtype == np.float32
     duals = np.stack([state.multipliers for state in path.states])[:, 0]

@@ -194,7 +194,9 @@ class Shifted(TruncatedMomentum):
 
 def test_with_exact_constraints_it_is_truncated_momentum_that_never_truncates():
     path = run(EXACT, hand.fixed)
-    method = Shifted(step_size=EXACT.eta, penalty=EXACT.rho, radius=1e6, momentum=EXACT.alpha, error_bound=1.0)
+    method = Shifted(
+        step_size=EXACT.eta, penalty=EXACT.rho, gradient_radius=1e6, momentum=EXACT.alpha, error_bound_exponent=1.0
+    )
     other = drive(hand.fixed(), X1, method, steps=STEPS, seed=3, start=START)
     np.testing.assert_allclose(path.x, other.x, rtol=1e-9, atol=1e-12)
 

@@ -107,7 +107,7 @@ KINDS = list(ROW_WEIGHTS)
 @functools.cache
 def switching(kind: str) -> tuple:
     inner = SwitchingSubgradient(step_size=STEP_SIZE, tolerance=TOLERANCE, rule="static", values="sampled")
-    method = ProximalPoint(inner=inner, weight=WEIGHT, inner_steps=INNER, constraints=kind)
+    method = ProximalPoint(inner=inner, proximal_weight=WEIGHT, inner_steps=INNER, constraints=kind)
     path = drive(problem(), START, method, steps=T, seed=6)
     rows = drawn(path, "value")[1], *drawn(path, "subgradient")
     return path, with_switching(START, ROW_WEIGHTS[kind], *rows), rows
@@ -116,7 +116,7 @@ def switching(kind: str) -> tuple:
 @functools.cache
 def extrapolating(kind: str) -> tuple:
     inner = ConstraintExtrapolation(step_size=1 / C1, dual_step_size=1 / C2)
-    method = ProximalPoint(inner=inner, weight=WEIGHT, inner_steps=INNER, constraints=kind)
+    method = ProximalPoint(inner=inner, proximal_weight=WEIGHT, inner_steps=INNER, constraints=kind)
     path = drive(problem(), START, method, steps=T, seed=1)
     rows = drawn(path, "value")[1], drawn(path, "objective")[0], drawn(path, "jacobian")[1]
     return path, with_extrapolation(START, ROW_WEIGHTS[kind], *rows), rows

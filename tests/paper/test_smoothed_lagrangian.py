@@ -111,7 +111,12 @@ def samples_of(path) -> list[dict]:
 
 def method_of(s: Constants) -> tr.methods.Method:
     return tr.methods.SmoothedLagrangian(
-        step_size=s.tau, dual_step_size=s.eta, penalty=s.rho, proximal=s.mu, smoothing=s.beta, bound=s.bound
+        step_size=s.tau,
+        dual_step_size=s.eta,
+        penalty=s.rho,
+        proximal_weight=s.mu,
+        smoothing=s.beta,
+        multiplier_bound=s.bound,
     )
 
 

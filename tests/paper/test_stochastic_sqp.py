@@ -124,8 +124,8 @@ def problem(repeated: bool) -> tr.Problem:
 
 def method_of(s: Constants) -> tr.methods.Method:
     return tr.methods.StochasticSQP(
-        smoothness=s.L, jacobian_smoothness=s.Gamma, merit=s.tau, ratio=s.xi, damping=s.beta, decrease=s.sigma,
-        shrink=s.epsilon, span=s.theta,
+        smoothness=s.L, jacobian_smoothness=s.Gamma, merit_parameter=s.tau, ratio_parameter=s.xi, damping=s.beta,
+        decrease_fraction=s.sigma, shrink=s.epsilon, step_size_span=s.theta,
     )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def problem() -> tr.Problem:
 
 def method_of(s: Schedule, radius: float) -> tr.methods.TruncatedMomentum:
     return tr.methods.TruncatedMomentum(
-        step_size=s.eta, penalty=s.rho, radius=radius, momentum=s.alpha, error_bound=s.theta,
+        step_size=s.eta, penalty=s.rho, gradient_radius=radius, momentum=s.alpha, error_bound_exponent=s.theta,
         estimator="polyak" if s.polyak else "recursive",
     )  # fmt: skip
 

@@ -113,7 +113,7 @@ VARIANTS = {
 def method_of(s: Constants) -> TwoPhaseMomentum:
     return TwoPhaseMomentum(
         step_size=s.c2, penalty=s.c1, momentum=s.c3, dual_step_size=s.gamma,
-        feasibility_step_size=s.feasibility, warm_up=s.warm_up,
+        feasibility_step_size=s.feasibility, warm_up_fraction=s.warm_up,
     )  # fmt: skip
 
 

@@ -59,8 +59,8 @@ class CooperativeApproximation(Method):
             is smaller, and M the larger of the norms of the two gradients.
         tolerance: scale of ε_t, the violation that counts as feasible; None: estimated as ½ MD.
         values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data; 'auto': 'exact'
-            where all data are data sets of at most 10,000 rows and no `value_batch` is given.
-        value_batch: rows of the sample that decides; None: the source's batch size.
+            where all data are data sets of at most 10,000 rows and no `value_batch_size` is given.
+        value_batch_size: rows of the sample that decides; None: the source's batch size.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -75,7 +75,7 @@ class CooperativeApproximation(Method):
     step_size: Hyper = hyper(None)
     tolerance: Hyper = hyper(None, strict=False)
     values: str = choice("auto", "auto", "sampled", "exact")
-    value_batch: int | None = eqx.field(default=None, static=True)
+    value_batch_size: int | None = eqx.field(default=None, static=True)
 
     accepts: ClassVar[Accepts] = Accepts("affine", inequalities=True, stochastic=True, form="pairs", needs="projection")
     reference: ClassVar[str] = "Lan, Zhou 2020, Algorithm 1"
@@ -83,11 +83,11 @@ class CooperativeApproximation(Method):
     cost: ClassVar[str] = "1 c, then 1 ∇f or 1 ∇g"
 
     def __check_init__(self) -> None:
-        if self.value_batch is not None:
-            positive_int("CooperativeApproximation", "value_batch", self.value_batch)
+        if self.value_batch_size is not None:
+            positive_int("CooperativeApproximation", "value_batch_size", self.value_batch_size)
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return switching_roles(oracle, self.values, self.value_batch)
+        return switching_roles(oracle, self.values, self.value_batch_size)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         step_size, tolerance = default_step_and_tolerance(scales(oracle, x, draw.samples["subgradient"], draw.key), 1.0)

@@ -5,12 +5,12 @@ min E f(x, θ), E g(x, θ) ≤ 0, x in X, all convex. Each row has a queue of wh
     d       = V ∇f(x_t, θ_t) + Σ_k Q_{k,t} ∇g_k(x_t, θ_t)
     x_{t+1} = P_X(x_t − d / (2α))
     Q_{t+1} = max{Q_t + g(x_t, θ_t) + ∇g(x_t, θ_t)ᵀ(x_{t+1} − x_t), 0}
-    α = proximal · T,   V = objective_weight · √T
+    α = proximal_weight · T,   V = objective_weight · √T
 
 | symbol | name | symbol | name |
 |---|---|---|---|
 | Q | `queues` | V/√T | `objective_weight` |
-| Q/V | `multipliers` | α/T | `proximal` |
+| Q/V | `multipliers` | α/T | `proximal_weight` |
 
 Convex: objective and violation of the mean of x_1 … x_T both go to zero like T^{-1/2}; the violation from above.
 """
@@ -46,7 +46,7 @@ class DriftPlusPenalty(Method):
     Λ = G/J, is 1/V = Λ/(h√T).
 
     Args:
-        proximal: scale of α; None: `objective_weight` · G/(2D).
+        proximal_weight: scale of α; None: `objective_weight` · G/(2D).
         objective_weight: scale of V; None: h/Λ.
 
     Example:
@@ -59,7 +59,7 @@ class DriftPlusPenalty(Method):
         True
     """
 
-    proximal: Hyper = hyper(None)
+    proximal_weight: Hyper = hyper(None)
     objective_weight: Hyper = hyper(None)
 
     accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="projection")
@@ -80,7 +80,7 @@ class DriftPlusPenalty(Method):
         expected = (s.constraint + s.constraint_noise) * jacobian / s.gradient
         method = self.with_defaults(objective_weight=positive_or_one(expected))
         return method.with_defaults(
-            proximal=method.objective_weight * (s.gradient + s.gradient_noise) / (2.0 * s.length)
+            proximal_weight=method.objective_weight * (s.gradient + s.gradient_noise) / (2.0 * s.length)
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -90,7 +90,7 @@ class DriftPlusPenalty(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, queues, sample = state.x, state.queues, draw.samples["joint"]
         steps = draw.steps.astype(x.dtype)
-        proximal, weight = self.proximal * steps, self.objective_weight * jnp.sqrt(steps)
+        proximal, weight = self.proximal_weight * steps, self.objective_weight * jnp.sqrt(steps)
         g, pullback = oracle.vjp(x, sample)
         direction = weight * oracle.grad(x, sample) + pullback(queues)
         new = oracle.project(x - direction / (2.0 * proximal))

@@ -17,8 +17,8 @@ Rounds are found from the step's number k: round j has the steps k with ⌈S_j�
 
 | symbol | name | symbol | name |
 |---|---|---|---|
-| x_t, x_{t−1}, v | `x`, `previous`, `gradient` | y, γ | `multipliers`, `dual_bound` |
-| β0, σ, T0 | `penalty`, `growth`, `inner_steps` | L_f, L_c | `smoothness`, `penalty_smoothness` |
+| x_t, x_{t−1}, v | `x`, `previous`, `gradient` | y, γ | `multipliers`, `max_dual_step` |
+| β0, σ, T0 | `penalty`, `penalty_growth`, `inner_steps` | L_f, L_c | `smoothness`, `penalty_smoothness` |
 | a, b | `step_size`, `weight` | ξ⁰, ζ¹, ζ², ζ³ | roles `objective`, `jacobian`, `value`, `dual` |
 
 Guaranteed, with the paper's inner budget: an ε-KKT point in O(ε^{-5}) samples where the Jacobian's rows stay independent.
@@ -57,8 +57,8 @@ class InexactALM(Method):
     Args:
         penalty: β0; None: 4 L_f/σ², σ² the largest eigenvalue of JᵀJ at the start: four times as curved across the
             feasible set as the objective.
-        growth: σ, by which the penalty grows from round to round; its square is that of the rounds' length.
-        dual_bound: γ, the most that the multipliers may move after a round; None: 10 ‖∇f‖/‖J‖ around the start:
+        penalty_growth: σ, by which the penalty grows from round to round; its square is that of the rounds' length.
+        max_dual_step: γ, the most that the multipliers may move after a round; None: 10 ‖∇f‖/‖J‖ around the start:
             it is there to stop a runaway, not to shorten ordinary steps.
         smoothness: L_f, Lipschitz constant of ∇f; None: estimated around the start.
         penalty_smoothness: L_c, Lipschitz constant of the gradient of ½‖c‖²; None: estimated on the way to c = 0.
@@ -73,8 +73,8 @@ class InexactALM(Method):
     """
 
     penalty: Hyper = hyper(None)
-    growth: Hyper = hyper(2.0, low=1.0)
-    dual_bound: Hyper = hyper(None)
+    penalty_growth: Hyper = hyper(2.0, low=1.0)
+    max_dual_step: Hyper = hyper(None)
     smoothness: Hyper = hyper(None)
     penalty_smoothness: Hyper = hyper(None)
     inner_steps: int = eqx.field(default=100, static=True)
@@ -95,7 +95,7 @@ class InexactALM(Method):
         flat = jnp.finfo(x.dtype).eps * s.smoothness  # without constraints: positive, and of no effect on L_j
         return self.with_defaults(
             penalty=4.0 * s.balanced_penalty,
-            dual_bound=10.0 * s.multiplier,
+            max_dual_step=10.0 * s.multiplier,
             smoothness=s.smoothness,
             penalty_smoothness=jnp.maximum(s.penalty_on_the_way, flat),
         )
@@ -105,13 +105,13 @@ class InexactALM(Method):
 
     def begin(self, j: Float[Array, ""]) -> Int[Array, ""]:
         """How many steps come before round j: ⌈S_j⌉, to rounding; no more than an int32 holds."""
-        ratio = self.growth**2
+        ratio = self.penalty_growth**2
         total = self.inner_steps * (ratio**j - 1.0) / (ratio - 1.0)
         return jnp.ceil(jnp.minimum(total * (1.0 - 4.0 * jnp.finfo(total.dtype).eps), 2e9)).astype(jnp.int32)
 
     def place(self, k: Int[Array, ""]) -> tuple[Array, Array, Array]:
         """The round j and the inner step t of step k, and whether it is the round's last."""
-        done, ratio = k - 1, self.growth**2
+        done, ratio = k - 1, self.penalty_growth**2
         guess = jnp.floor(jnp.log1p(done * (ratio - 1.0) / self.inner_steps) / jnp.log(ratio))  # to rounding, so:
         j = guess + (done >= self.begin(guess + 1.0)) - (done < self.begin(guess))
         return j, done - self.begin(j), k == self.begin(j + 1.0)
@@ -126,7 +126,7 @@ class InexactALM(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, samples, y = state.x, draw.samples, state.multipliers
         j, t, last = self.place(draw.k)
-        penalty = self.penalty * self.growth**j
+        penalty = self.penalty * self.penalty_growth**j
         step_size, weight = self.schedule(t.astype(x.dtype), self.smoothness + penalty * self.penalty_smoothness)
         _, here = penalty_gradient(oracle, x, samples, y, penalty)
         _, before = penalty_gradient(oracle, state.previous, samples, y, penalty)
@@ -141,7 +141,7 @@ class InexactALM(Method):
     def _ascend(self, y: Array, penalty: Array, c: Float[Array, " rows"]) -> Float[Array, " rows"]:
         """The multipliers after the step min{β, γ/‖c‖} c; β c where c = 0."""
         norm = jnp.linalg.norm(c)
-        return y + jnp.where(norm * penalty > self.dual_bound, self.dual_bound / norm, penalty) * c
+        return y + jnp.where(norm * penalty > self.max_dual_step, self.max_dual_step / norm, penalty) * c
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return state.multipliers

@@ -10,7 +10,7 @@ anew there. It sees step numbers 1 … `inner_steps` and this horizon.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
-| z_j | `center` | ρ̂ | `weight` |
+| z_j | `center` | ρ̂ | `proximal_weight` |
 
 What is reconstructed: the paper leaves open which inner iterate is the next center. Here it is the last one, the point that
 the run has reached: an iterate sampled from the inner loop would throw away a random part of it. The output is the last
@@ -63,7 +63,7 @@ class ProximalPoint(Method):
         inner: the method that solves them: any that takes stochastic inequalities without slacks and projects.
             Its constants that are None are estimated on the first proximal problem for the horizon of the whole run: it is
             the run's accuracy that they have to serve, and its steps all count towards it.
-        weight: ρ̂; None: estimated at the start as 1.5 times the Lipschitz constant of the objective's gradient, or of the
+        proximal_weight: ρ̂; None: estimated at the start as 1.5 times the Lipschitz constant of the objective's gradient, or of the
             constraints' where the prox term enters them and it is larger: these bound how far from convex they are.
         inner_steps: steps between new centers.
         constraints: 'weakly_convex' (the prox term enters every row) or 'convex' (it does not).
@@ -78,7 +78,7 @@ class ProximalPoint(Method):
     """
 
     inner: Method = eqx.field(default_factory=_default_inner)
-    weight: Hyper = hyper(None)
+    proximal_weight: Hyper = hyper(None)
     inner_steps: int = eqx.field(default=100, static=True)
     constraints: str = choice("weakly_convex", "weakly_convex", "convex")
 
@@ -114,7 +114,7 @@ class ProximalPoint(Method):
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, next(iter(draw.samples.values())), draw.key)
         bends = s.jacobian_smoothness if self.constraints == "weakly_convex" else 0.0
-        method = self.with_defaults(weight=1.5 * jnp.maximum(s.smoothness, bends))
+        method = self.with_defaults(proximal_weight=1.5 * jnp.maximum(s.smoothness, bends))
         return replace(method, inner=self.inner.estimate_constants(method._around(oracle, x), x, draw))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -132,5 +132,5 @@ class ProximalPoint(Method):
 
     def _around(self, oracle: Oracle, center: Float[Array, " n"]) -> Oracle:
         """The proximal problem around a center."""
-        rows = self.weight if self.constraints == "weakly_convex" else jnp.zeros_like(self.weight)
-        return oracle.shifted(center, self.weight, rows)
+        rows = self.proximal_weight if self.constraints == "weakly_convex" else jnp.zeros_like(self.proximal_weight)
+        return oracle.shifted(center, self.proximal_weight, rows)

@@ -10,8 +10,8 @@ min f(x), c(x) = 0, x in X, all stochastic; inequalities by slacks. Four indepen
 | symbol | name | symbol | name |
 |---|---|---|---|
 | x, z | `x`, `center` | y | `multipliers` |
-| τ, η | `step_size`, `dual_step_size` | ρ, μ | `penalty`, `proximal` |
-| β | `smoothing` | M | `bound` |
+| τ, η | `step_size`, `dual_step_size` | ρ, μ | `penalty`, `proximal_weight` |
+| β | `smoothing` | M | `multiplier_bound` |
 
 All parameters are constant. Guaranteed for deterministic linear constraints and smooth f: stationarity ε in O(ε⁻⁴) steps (with
 step sizes of order ε²); for nonlinear or sampled constraints it is a heuristic whose resets keep the multipliers bounded.
@@ -48,9 +48,9 @@ class SmoothedLagrangian(Method):
         dual_step_size: η; None: ρ/10, and at most B/(10 σ_c √K), with B the norm of ∇f over that of J, the size that
             multipliers have, and σ_c the noise of c: the noise that y adds up in K steps is then no more than B/10.
         penalty: ρ; None: estimated as 5 L_f/L_c, with L_f and L_c the Lipschitz constants of ∇f and ∇½‖c‖².
-        proximal: μ; None: estimated as L_f, a bound on how far f is from convex.
+        proximal_weight: μ; None: estimated as L_f, a bound on how far f is from convex.
         smoothing: β, the share of the way to x that the center goes in a step; None: ½.
-        bound: M, the norm at which the multipliers are reset to 0; None: estimated as 100 B, at least twice the norm of
+        multiplier_bound: M, the norm at which the multipliers are reset to 0; None: estimated as 100 B, at least twice the norm of
             those that they start from.
 
     Example:
@@ -64,9 +64,9 @@ class SmoothedLagrangian(Method):
     step_size: Hyper = hyper(None)
     dual_step_size: Hyper = hyper(None)
     penalty: Hyper = hyper(None)
-    proximal: Hyper = hyper(None)
+    proximal_weight: Hyper = hyper(None)
     smoothing: Hyper = hyper(None, high=2.0)
-    bound: Hyper = hyper(None)
+    multiplier_bound: Hyper = hyper(None)
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
     reference: ClassVar[str] = "SSL-ALM: Zhang, Luo 2022; Huang, Zhang, Alacaoglu 2025"
@@ -84,14 +84,14 @@ class SmoothedLagrangian(Method):
         s, root = scales(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
         rows = jnp.sqrt(positive_or_one(s.penalty_smoothness))  # no constraints: no penalty
         size = s.gradient / rows
-        method = self.with_defaults(penalty=5.0 * s.smoothness / rows**2, proximal=s.smoothness)
-        smoothness = s.smoothness + method.proximal + method.penalty * s.penalty_smoothness
+        method = self.with_defaults(penalty=5.0 * s.smoothness / rows**2, proximal_weight=s.smoothness)
+        smoothness = s.smoothness + method.proximal_weight + method.penalty * s.penalty_smoothness
         noise = s.gradient_noise + method.penalty * rows * s.constraint_noise
         return method.with_defaults(
             step_size=0.5 / jnp.maximum(smoothness, noise * root / s.length),
             dual_step_size=1.0 / jnp.maximum(10.0 / method.penalty, 10.0 * s.constraint_noise * root / size),
             smoothing=jnp.full((), 0.5, x.dtype),
-            bound=jnp.maximum(100.0 * size, 2.0 * jnp.linalg.norm(oracle.multipliers)),
+            multiplier_bound=jnp.maximum(100.0 * size, 2.0 * jnp.linalg.norm(oracle.multipliers)),
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -104,9 +104,9 @@ class SmoothedLagrangian(Method):
         if oracle.stochastic_constraints:
             dual_value, value, values = oracle.c(x, samples["dual"]), oracle.c(x, samples["value"]), 3
         multipliers = state.multipliers + self.dual_step_size * dual_value
-        multipliers = jnp.where(jnp.linalg.norm(multipliers) >= self.bound, 0.0, multipliers)
+        multipliers = jnp.where(jnp.linalg.norm(multipliers) >= self.multiplier_bound, 0.0, multipliers)
         gradient = oracle.grad(x, samples["objective"]) + pullback(multipliers + self.penalty * value)
-        new = oracle.project(x - self.step_size * (gradient + self.proximal * (x - state.center)))
+        new = oracle.project(x - self.step_size * (gradient + self.proximal_weight * (x - state.center)))
         center = state.center + self.smoothing * (x - state.center)
         examples = oracle.count_examples("objective", samples["objective"])
         examples += oracle.count_examples("constraints", samples["dual"], samples["jacobian"], samples["value"])

@@ -22,9 +22,9 @@ each other are harmless; where c is out of J's range, d goes to the points where
 
 | symbol | name | symbol | name |
 |---|---|---|---|
-| L, Γ | `smoothness`, `jacobian_smoothness` | σ, ε | `decrease`, `shrink` |
-| τ, ξ | `merit`, `ratio` | y, d | `multipliers`, `direction` |
-| β, θ | `damping`, `span` | Δ | `reduction` |
+| L, Γ | `smoothness`, `jacobian_smoothness` | σ, ε | `decrease_fraction`, `shrink` |
+| τ, ξ | `merit_parameter`, `ratio_parameter` | y, d | `multipliers`, `direction` |
+| β, θ | `damping`, `step_size_span` | Δ | `reduction` |
 
 β is constant. Guaranteed then, as long as τ stays away from zero: the mean over the steps of E‖∇F + Jᵀy‖² + E‖c‖₁ falls to
 a level proportional to β and to the noise. Multiplier: the y of the last step's system. Output: the last iterate.
@@ -59,12 +59,12 @@ class StochasticSQP(Method):
     Args:
         smoothness: Lipschitz constant L of the objective's gradient; None: estimated at the start.
         jacobian_smoothness: sum Γ of the Lipschitz constants of the rows' gradients; None: estimated at the start.
-        merit: where τ, the weight of the objective in the merit function, starts; it only falls.
-        ratio: where ξ, a lower bound on Δ/(τ‖d‖²), starts; it only falls.
+        merit_parameter: where τ, the weight of the objective in the merit function, starts; it only falls.
+        ratio_parameter: where ξ, a lower bound on Δ/(τ‖d‖²), starts; it only falls.
         damping: the factor β of all steps, at most 1; smaller for less noise in the end.
-        decrease: the part σ of ‖c‖₁ that a step must promise to remove.
+        decrease_fraction: the part σ of ‖c‖₁ that a step must promise to remove.
         shrink: how far ε below its trial value τ, or ξ, is set when it must fall.
-        span: how far θ, times β², a step size may lie above its lower end.
+        step_size_span: how far θ, times β², a step size may lie above its lower end.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -76,12 +76,12 @@ class StochasticSQP(Method):
 
     smoothness: Hyper = hyper(None)
     jacobian_smoothness: Hyper = hyper(None, strict=False)
-    merit: Hyper = hyper(1.0)
-    ratio: Hyper = hyper(1.0)
+    merit_parameter: Hyper = hyper(1.0)
+    ratio_parameter: Hyper = hyper(1.0)
     damping: Hyper = hyper(1.0, high=1.0, closed=True)
-    decrease: Hyper = hyper(0.5, high=1.0)
+    decrease_fraction: Hyper = hyper(0.5, high=1.0)
     shrink: Hyper = hyper(1e-6, high=1.0)
-    span: Hyper = hyper(10.0, strict=False)
+    step_size_span: Hyper = hyper(10.0, strict=False)
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=False, stochastic=False, form="native", needs="everywhere")
     reference: ClassVar[str] = "Berahas, Curtis, Robinson, Zhou 2021, Algorithm 3.1"
@@ -97,16 +97,16 @@ class StochasticSQP(Method):
         method = self.with_defaults(smoothness=s.smoothness)
         bend = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * method.smoothness)
         method = method.with_defaults(jacobian_smoothness=bend)
-        low = method.smoothness + method.jacobian_smoothness / self.merit
-        missing = jnp.maximum(self.damping * self.ratio - low, 0.0)
+        low = method.smoothness + method.jacobian_smoothness / self.merit_parameter
+        missing = jnp.maximum(self.damping * self.ratio_parameter - low, 0.0)
         if self.smoothness is None:
             return replace(method, smoothness=method.smoothness + missing)
         if self.jacobian_smoothness is None:
-            return replace(method, jacobian_smoothness=method.jacobian_smoothness + self.merit * missing)
+            return replace(method, jacobian_smoothness=method.jacobian_smoothness + self.merit_parameter * missing)
         return method
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
-        return State(x, self.merit, self.ratio, oracle.multipliers)
+        return State(x, self.merit_parameter, self.ratio_parameter, oracle.multipliers)
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["objective"]
@@ -115,7 +115,7 @@ class StochasticSQP(Method):
         multipliers, direction = newton_step(gradient, c, jacobian)
         violation, square, q = jnp.sum(jnp.abs(c)), direction @ direction, multipliers @ c
         divisor = positive_or_one(square)  # d = 0: whatever the step size, x stays
-        merit = self._lowered(state.merit, (1.0 - self.decrease) * violation, q)
+        merit = self._lowered(state.merit, (1.0 - self.decrease_fraction) * violation, q)
         reduction = merit * (0.5 * square - q) + violation
         ratio = self._lowered(state.ratio, reduction, merit * square)
         step_size = self.step_size(merit, ratio, reduction / divisor, violation / divisor)
@@ -131,7 +131,7 @@ class StochasticSQP(Method):
         """The step size α, from the reduction Δ and the violation ‖c‖₁, both divided by ‖d‖²."""
         curvature = merit * self.smoothness + self.jacobian_smoothness
         low = self.damping * ratio * merit / curvature
-        high = low + self.span * self.damping**2
+        high = low + self.step_size_span * self.damping**2
         long = jnp.clip(self.damping * reduction / curvature, low, high)
         short = jnp.clip((self.damping * reduction - 4.0 * violation) / curvature, low, high)
         return jnp.where(long < 1.0, long, jnp.maximum(short, 1.0))

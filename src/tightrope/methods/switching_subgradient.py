@@ -10,7 +10,7 @@ Only the subgradient that is used is computed. Rules:
     diminishing (case II):      ε_t = E1/√(t+1), η_t = E2/√(t+1)                          recording from S = T/2
     switching (Prop. 5.5):      ε_t = E1; η_t = E2 on I, Polyak's g(x_t)/‖ζ_g‖² on J        recording from S = 0
     strongly_convex (A.10, II): ε_t = 0, η_t = E2/√(t+1)                                  recording from S = T/2
-    unbounded (Prop. A.18):     ε_t = E1; η_t = E2 on I, margin · g(x_t)/‖ζ_g‖² on J        recording from S = 0
+    unbounded (Prop. A.18):     ε_t = E1; η_t = E2 on I, polyak_factor · g(x_t)/‖ζ_g‖² on J        recording from S = 0
 
 The first two are for convex g and bounded X, 'switching' for weakly convex g from a feasible start, 'strongly_convex' for
 strongly convex g, 'unbounded' for convex g with a bounded feasible set in an unbounded X, from a feasible start. Case I of
@@ -20,7 +20,7 @@ Theorem A.10 is `rule='static', tolerance=0, output_rule='II'`.
 |---|---|---|---|
 | E1, ε_t | `tolerance` | η_t, E2 | `step_size` |
 | ζ | `direction` | Σ η over recorded t | `weight` |
-| ν'/(2M), ν' = −g(x_feas)/D | `margin` | | |
+| ν'/(2M), ν' = −g(x_feas)/D | `polyak_factor` | | |
 
 Of several rows the largest at the deciding sample is the one to step along: its subgradient on the other sample is
 then unbiased, which that of the largest row on its own sample is not. Where constraints have data, the value that decides
@@ -84,9 +84,9 @@ class SwitchingSubgradient(Method):
         rule: 'diminishing', 'static', 'switching', 'strongly_convex' or 'unbounded'.
         output_rule: 'I' (nearly feasible iterates), 'II' (all) or 'auto': the one that the rule's theorem speaks of.
         values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data; 'auto': 'exact'
-            where all data are data sets of at most 10,000 rows and no `value_batch` is given.
-        value_batch: rows of the sample that decides; None: the source's batch size.
-        margin: the factor of Polyak's step under 'unbounded', at most ½ in theory; None: estimated as −g(x0)/(2MD), x0
+            where all data are data sets of at most 10,000 rows and no `value_batch_size` is given.
+        value_batch_size: rows of the sample that decides; None: the source's batch size.
+        polyak_factor: the factor of Polyak's step under 'unbounded', at most ½ in theory; None: estimated as −g(x0)/(2MD), x0
             taken for a Slater point, and kept within 0.1 and 0.5.
 
     Example:
@@ -104,8 +104,8 @@ class SwitchingSubgradient(Method):
     rule: str = choice("diminishing", "diminishing", "static", "switching", "strongly_convex", "unbounded")
     output_rule: str = choice("auto", "auto", "I", "II")
     values: str = choice("auto", "auto", "sampled", "exact")
-    value_batch: int | None = eqx.field(default=None, static=True)
-    margin: Hyper = hyper(None, high=2.0)
+    value_batch_size: int | None = eqx.field(default=None, static=True)
+    polyak_factor: Hyper = hyper(None, high=2.0)
 
     accepts: ClassVar[Accepts] = Accepts("affine", inequalities=True, stochastic=True, form="pairs", needs="projection")
     reference: ClassVar[str] = "Huang, Lin 2023, Algorithms 1 and 2"
@@ -113,8 +113,8 @@ class SwitchingSubgradient(Method):
     cost: ClassVar[str] = "1 c, then 1 ∇f or 1 ∇g"
 
     def __check_init__(self) -> None:
-        if self.value_batch is not None:
-            positive_int("SwitchingSubgradient", "value_batch", self.value_batch)
+        if self.value_batch_size is not None:
+            positive_int("SwitchingSubgradient", "value_batch_size", self.value_batch_size)
         fixed = self.rule == "strongly_convex" and self.tolerance is not None
         if fixed and not isinstance(self.tolerance, Tracer) and np.any(np.asarray(self.tolerance) != 0):
             raise ValueError(
@@ -131,7 +131,7 @@ class SwitchingSubgradient(Method):
         """The hyper-parameters that the rule has."""
         if self.rule == "strongly_convex":
             return ("step_size",)
-        return ("step_size", "tolerance", "margin") if self.rule == "unbounded" else ("step_size", "tolerance")
+        return ("step_size", "tolerance", "polyak_factor") if self.rule == "unbounded" else ("step_size", "tolerance")
 
     @property
     def _diminishing(self) -> bool:
@@ -145,7 +145,7 @@ class SwitchingSubgradient(Method):
         )
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
-        return switching_roles(oracle, self.values, self.value_batch)
+        return switching_roles(oracle, self.values, self.value_batch_size)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["subgradient"]
@@ -154,8 +154,8 @@ class SwitchingSubgradient(Method):
             s, 1.0 if self._diminishing else jnp.sqrt(draw.steps.astype(x.dtype))
         )
         steepness = -jnp.max(oracle.c(x, sample), initial=-jnp.inf) / s.length
-        margin = jnp.clip(0.5 * steepness / jnp.maximum(s.gradient, s.constraint_gradient), 0.1, 0.5)
-        found = {"step_size": step_size, "tolerance": tolerance, "margin": margin}
+        polyak_factor = jnp.clip(0.5 * steepness / jnp.maximum(s.gradient, s.constraint_gradient), 0.1, 0.5)
+        found = {"step_size": step_size, "tolerance": tolerance, "polyak_factor": polyak_factor}
         return self.with_defaults(**{name: found[name] for name in self._numbers})
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -171,7 +171,7 @@ class SwitchingSubgradient(Method):
         if self.rule in ("switching", "unbounded"):
             square = direction @ direction
             polyak = jnp.where(square > 0, decision.value / positive_or_one(square), 0.0)  # a zero subgradient: stay
-            factor = self.margin if self.rule == "unbounded" else 1.0
+            factor = self.polyak_factor if self.rule == "unbounded" else 1.0
             step_size = jnp.where(decision.feasible, step_size, factor * polyak)
         new = oracle.project(x - step_size * direction)
         state = self._record(state, draw, step_size, decision)

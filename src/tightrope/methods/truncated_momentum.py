@@ -17,8 +17,8 @@ Schedules, with the paper's unit constants replaced by `momentum`, `penalty`, `s
 
 | symbol | name | symbol | name |
 |---|---|---|---|
-| x, v | `x`, `gradient` | R (the paper's L_f, a bound on ‖∇F‖) | `radius` |
-| η, ρ, α | `step_size`, `penalty`, `weight` | θ, the error bound's exponent (5) | `error_bound` |
+| x, v | `x`, `gradient` | R (the paper's L_f, a bound on ‖∇F‖) | `gradient_radius` |
+| η, ρ, α | `step_size`, `penalty`, `weight` | θ, the error bound's exponent (5) | `error_bound_exponent` |
 
 Lemma 1 asks for ρ_k η_k L ≤ (√5 − 1)/2 with L the smoothness of ½‖c‖²: the defaults start there.
 Multiplier at x_k: ρ_{k−1} c(x_k). Output: x_k with k uniform on {⌈K/2⌉ + 1, …, K}, sampled on line.
@@ -56,18 +56,18 @@ class TruncatedMomentum(Method):
     """Momentum on the objective, truncated; exact quadratic penalty on deterministic constraints.
 
     Args:
-        step_size: scale of η_k; None: estimated at the start, as are `penalty` and `radius`.
+        step_size: scale of η_k; None: estimated at the start, as are `penalty` and `gradient_radius`.
         penalty: scale of ρ_k.
-        radius: bound on the norm of the momentum.
+        gradient_radius: bound on the norm of the momentum.
         momentum: scale of α_k.
-        error_bound: the exponent θ in [1, 2) of the constraints' error bound, where it is known (1 where the Jacobian has
+        error_bound_exponent: the exponent θ in [1, 2) of the constraints' error bound, where it is known (1 where the Jacobian has
             full rank near the feasible set); None: unknown, any θ ≥ 1.
         estimator: 'recursive' (two gradients a step on one sample) or 'polyak' (one).
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
         >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.equals(lambda x: x @ x, 1.0, name="circle"))
-        >>> method = tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, radius=10.0)
+        >>> method = tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, gradient_radius=10.0)
         >>> result = tr.solve(problem, jnp.ones(2), method, steps=5000)
         >>> bool(abs(result.x @ result.x - 1.0) < 0.05)
         True
@@ -75,9 +75,9 @@ class TruncatedMomentum(Method):
 
     step_size: Hyper = hyper(None)
     penalty: Hyper = hyper(None)
-    radius: Hyper = hyper(None)
+    gradient_radius: Hyper = hyper(None)
     momentum: Hyper = hyper(1.0)
-    error_bound: Hyper = hyper(None, low=1.0, high=2.0, strict=False)
+    error_bound_exponent: Hyper = hyper(None, low=1.0, high=2.0, strict=False)
     estimator: str = choice("recursive", "recursive", "polyak")
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=False, form="slacks", needs="projection")
@@ -91,17 +91,17 @@ class TruncatedMomentum(Method):
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = scales(oracle, x, draw.samples["objective"], draw.key)
         smoothness = positive_or_one(s.penalty_smoothness)
-        method = self.with_defaults(step_size=0.5 / s.smoothness, radius=10.0 * s.gradient)
+        method = self.with_defaults(step_size=0.5 / s.smoothness, gradient_radius=10.0 * s.gradient)
         return method.with_defaults(penalty=PENALTY_STEP / (smoothness * method.step_size))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
-        gradient = truncate(oracle.grad(x, draw.samples["objective"]), self.radius)
+        gradient = truncate(oracle.grad(x, draw.samples["objective"]), self.gradient_radius)
         return State(x, gradient, x, jnp.zeros_like(oracle.multipliers))
 
     def schedule(self, k: Float[Array, ""]) -> tuple[Array, Array, Array]:
         """Step size η_k, penalty ρ_k and momentum weight α_k."""
-        known = self.error_bound is not None
-        growth = self.error_bound / 4.0 if known else 0.5
+        known = self.error_bound_exponent is not None
+        growth = self.error_bound_exponent / 4.0 if known else 0.5
         without_log = known and self.estimator == "recursive"
         step_size = power(self.step_size, k, -0.5) if without_log else log_power(self.step_size, k, -0.5, k + 2.0)
         return step_size, power(self.penalty, k, growth), jnp.minimum(1.0, power(self.momentum, k, -0.5))
@@ -122,7 +122,7 @@ class TruncatedMomentum(Method):
         _, previous_penalty, _ = self.schedule(jnp.maximum(k - 1.0, 1.0))
         state = State(
             new,
-            truncate(gradient, self.radius),
+            truncate(gradient, self.gradient_radius),
             jnp.where(take, x, state.picked),
             jnp.where(take, previous_penalty * c, state.picked_multipliers),
         )

@@ -3,7 +3,7 @@ r"""Two phases of recursive momentum: first towards feasibility, then on the aug
 [reconstructed] from what Cui, Shi, Wang, Xiao 2025 say of the method they compare with: the form of phase 1, its schedule and
 when it ends, and the output are ours. Stochastic objective and constraints c(x) = 0, x in X; inequalities by slacks.
 
-Phase 1, steps k ≤ N = ⌊warm_up · K⌋: recursive momentum on ½‖c‖² alone, on independent ζ¹, ζ².
+Phase 1, steps k ≤ N = ⌊warm_up_fraction · K⌋: recursive momentum on ½‖c‖² alone, on independent ζ¹, ζ².
 
     x_{k+1} = P_X(x_k − s_k v_k),  s_k = feasibility_step_size · k^{-1/3}
     v_{k+1} = H(x_{k+1}) + (1 − a_k)(v_k − H(x_k)),  H(x) = J(x, ζ¹)ᵀc(x, ζ²),  a_k = k^{-2/3}
@@ -68,7 +68,7 @@ class TwoPhaseMomentum(Method):
     """Recursive momentum on the violation for a while, then on objective, multipliers and penalty together.
 
     Args:
-        step_size: c2 of η = c2 K^{-3/5}; None: 2.5/((1 − warm_up)(L_f + penalty · L_c)) with the Lipschitz constants of
+        step_size: c2 of η = c2 K^{-3/5}; None: 2.5/((1 − warm_up_fraction)(L_f + penalty · L_c)) with the Lipschitz constants of
             ∇f and of the gradient of ½‖c‖² as they are found around the start and on the way to c = 0. The steps then add up to
             those of `LinearizedPenalty`, Σ k^{-3/5} = 2.5 K^{2/5}.
         penalty: c1 of ρ = c1 K^{1/5}; None: 10 L_f/σ², σ² the largest eigenvalue of JᵀJ at the start, as in
@@ -76,7 +76,7 @@ class TwoPhaseMomentum(Method):
         momentum: c3 of α = c3 K^{-4/5}; None: 72 (L_f + penalty · L_c)² step_size², the theory's ratio to the step.
         dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ around the start: multipliers move 3.4 γ at most.
         feasibility_step_size: scale of phase 1's steps; None: 1/(2 L_c).
-        warm_up: the part of the horizon that phase 1 takes.
+        warm_up_fraction: the part of the horizon that phase 1 takes.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -91,7 +91,7 @@ class TwoPhaseMomentum(Method):
     momentum: Hyper = hyper(None)
     dual_step_size: Hyper = hyper(None)
     feasibility_step_size: Hyper = hyper(None)
-    warm_up: Hyper = hyper(0.1, high=1.0)
+    warm_up_fraction: Hyper = hyper(0.1, high=1.0)
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
     reference: ClassVar[str] = "TStoM, as Cui, Shi, Wang, Xiao 2025 describe it [reconstructed]"
@@ -113,7 +113,7 @@ class TwoPhaseMomentum(Method):
             feasibility_step_size=0.5 / positive_or_one(s.penalty_on_the_way),
         )
         smoothness = s.smoothness + method.penalty * s.penalty_on_the_way
-        method = method.with_defaults(step_size=2.5 / ((1.0 - method.warm_up) * smoothness))
+        method = method.with_defaults(step_size=2.5 / ((1.0 - method.warm_up_fraction) * smoothness))
         return method.with_defaults(momentum=72.0 * (smoothness * method.step_size) ** 2)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -144,7 +144,7 @@ class TwoPhaseMomentum(Method):
 
     def _warm_up_steps(self, steps: Int[Array, ""]) -> Int[Array, ""]:
         """N."""
-        return jnp.floor(self.warm_up * steps).astype(steps.dtype)
+        return jnp.floor(self.warm_up_fraction * steps).astype(steps.dtype)
 
     def _move(self, oracle: Oracle, state: State, draw: Draw) -> State:
         """Phase 1's new point, with the old v."""

@@ -38,11 +38,11 @@ class Decision(NamedTuple):
     worst: Float[Array, " rows"]
 
 
-def switching_roles(oracle: Oracle, values: str, value_batch: int | None) -> dict[str, int | None]:
+def switching_roles(oracle: Oracle, values: str, value_batch_size: int | None) -> dict[str, int | None]:
     """The subgradient's sample and the deciding one; only the former where all data decide."""
     few = all(isinstance(source, Dataset) and source.size <= FEW_EXAMPLES for source in oracle.sources)
-    exact = values == "exact" or (values == "auto" and value_batch is None and few)
-    return {"subgradient": None} if exact else {"subgradient": None, "value": value_batch}
+    exact = values == "exact" or (values == "auto" and value_batch_size is None and few)
+    return {"subgradient": None} if exact else {"subgradient": None, "value": value_batch_size}
 
 
 def switching_subgradient(
