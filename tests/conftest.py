@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,9 @@ import pytest
 
 import tightrope as tr
 from tightrope.cli.reproduce import QUICKLY_COMPILED
+from tightrope.runs.fitting import fit
+from tightrope.runs.recording import first_point
+from tightrope.runs.run import start_run
 
 # Nearly all of the suite's time is compilation: programs that run for a moment need no optimization.
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
@@ -144,3 +148,11 @@ def iterates(problem, x0, method, **options):
         problem, x0, method, callback=lambda row: seen.append((row["step"], np.asarray(row["x"]))), **options
     )
     return dict(seen), result
+
+
+def started(problem, x0, method, *, steps, every=None, lanes=False, warm_start=None):
+    """A run before its first step: one run, or one lane."""
+    fitted = fit("solve", problem, x0, method, steps, warm_start)
+    if lanes:
+        fitted = replace(fitted, method=jax.tree.map(lambda a: jnp.asarray(a)[None], fitted.method))
+    return start_run(fitted, first_point(fitted)[0], [0], every or steps, lanes=lanes)

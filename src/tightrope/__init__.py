@@ -14,6 +14,7 @@ from .runs.checkpoint import Checkpoint
 from .runs.options import Record, Stop
 from .runs.result import History, Result, load
 from .runs.solving import solve
+from .runs.stepper import Stepper, StepperState
 from .runs.sweeping import SweepResult, sweep
 
 __version__ = "0.1.0"
@@ -30,6 +31,8 @@ __all__ = [
     "Record",
     "Result",
     "Sampler",
+    "Stepper",
+    "StepperState",
     "Stop",
     "SweepResult",
     "affine",

@@ -30,8 +30,7 @@ from .problems.data import Dataset
 from .problems.parameters import Parameters
 from .problems.problem import Problem, cached_on_problem
 from .runs.checkpoint import Checkpoint
-from .runs.loop import Carry, advance, start
-from .runs.programs import constant_counts
+from .runs.loop import Carry, LoopShape, run_steps, start_carry, step_info
 from .runs.result import Result
 from .runs.solving import solve
 from .runs.sweeping import sweep
@@ -129,9 +128,11 @@ def _fitted(problem: Problem, method: type[Method], x0: Any) -> tuple[Oracle, Or
     return oracle_for(problem, parameters), oracle_for(problem, parameters, method.accepts.form)
 
 
-def _advance(oracle: Oracle, method: Method, carry: Carry, key: Array, steps: Array) -> Carry:
+def _advance(oracle: Oracle, carry: Carry, steps: Array) -> Carry:
     """All steps, as the compiled loop takes them."""
-    return advance(oracle, method, carry, key, jnp.int32(1), steps + 1, steps, steps + 1, lanes=False, records=1)[0]
+    shape = LoopShape(jax.tree.structure(oracle), jax.tree.structure(carry), lanes=False, records=1)
+    numbers = jnp.stack([steps, steps + 1])
+    return jax.tree.unflatten(shape.carry, run_steps(shape, oracle.leaves(), jax.tree.leaves(carry), numbers)[0])
 
 
 def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS) -> Ran:
@@ -145,10 +146,9 @@ def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS
         return native.f(x, everything), jnp.max(violations, initial=0.0)
 
     def whole(asked: Method, x: Array, key: Array, steps: Array) -> Any:
-        filled, first = start(fitted, asked, x, key, steps)
-        last = _advance(fitted, filled, first, key, steps)
-        points = jnp.stack([x[:n], last.state.x[:n], last.average[:n], filled.output(last.state)[:n]])
-        return filled, points, jax.lax.map(measure, points), last.ok
+        last, finite, _ = _advance(fitted, start_carry(fitted, asked, x, key, steps), steps)
+        points = jnp.stack([x[:n], last.state.x[:n], last.average[:n], last.method.output(last.state)[:n]])
+        return last.method, points, jax.lax.map(measure, points), finite
 
     program = cached_on_problem(problem, ("run_once", method, native.parameters.key), lambda: jax.jit(whole))
     given = as_arrays(method(), native.parameters.dtype)
@@ -319,12 +319,13 @@ def check_counts(method: type[Method]) -> None:
     problem = Problem(counting(_loss, "objective", calls), counted, domain=original.domain, data=original.data)
     _, fitted = _fitted(problem, method, FLOAT32)
     given, key, steps = as_arrays(method(), jnp.float32), jax.random.key(0), jnp.int32(STEPS)
-    filled, carry = jax.jit(lambda: start(fitted, given, jnp.asarray(FLOAT32), key, steps))()
+    carry = jax.jit(lambda: start_carry(fitted, given, jnp.asarray(FLOAT32), key, steps))()
     jax.effects_barrier()
     calls.clear()
-    carry = jax.jit(lambda filled, carry: _advance(fitted, filled, carry, key, steps))(filled, carry)
+    carry = jax.jit(lambda carry: _advance(fitted, carry, steps))(carry)
     jax.effects_barrier()
-    found = {name: STEPS * each for name, each in constant_counts(problem, fitted, filled, carry, False).items()}
+    info = step_info(fitted, carry.run)._asdict()
+    found = {name: STEPS * each for name, each in info.items() if isinstance(each, int)}
     found |= {name: int(count) for name, count in carry.counts.items()}
     made = {
         "objective_gradients": calls["objective derivative"],
@@ -365,7 +366,7 @@ def check_state(method: type[Method]) -> None:
         constraints, domain = KINDS[main_kind(method)](data)
         _, fitted = _fitted(Problem(_loss, constraints, domain=domain, data=data), method, FLOAT32)
         given, x = as_arrays(method(), jnp.float32), jnp.asarray(FLOAT32)
-        state = jax.eval_shape(lambda: start(fitted, given, x, jax.random.key(0), jnp.int32(steps))[1].state)
+        state = jax.eval_shape(lambda: start_carry(fitted, given, x, jax.random.key(0), jnp.int32(steps)).run.state)
         assert hasattr(state, "x"), "the State must have a field x, the current iterate"
         return sum(leaf.size for leaf in jax.tree.leaves(state))
 

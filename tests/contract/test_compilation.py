@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 import tightrope as tr
-from conftest import X0, loss, points, unit_norm
-from tightrope.problems.parameters import Parameters
-from tightrope.runs.run import Run
+from conftest import X0, loss, points, started, unit_norm
 
 
 class CountedObjective:
@@ -45,8 +43,8 @@ def test_every_program_of_a_run_is_compiled_once(x0, case):
     )
     tr.solve(problem, x0, method, steps=50)
     programs = {key[0]: program for key, program in problem._cache.items()}
-    assert programs["run"].start._cache_size() == 1
-    (loop,) = programs["run"]._advance.values()
+    assert programs["run"]._start._cache_size() == 1
+    (loop,) = programs["run"]._loops.values()
     assert loop._cache_size() == 1
     assert programs["run"].output._cache_size() == 1
     assert programs["original"]._evaluate._cache_size() == 1
@@ -95,10 +93,8 @@ def test_compiled_programs_and_closures_die_with_the_problem():
 def test_data_are_arguments_and_not_constants_of_the_program():
     data = tr.Dataset(points(5000), batch_size=16)
     problem = tr.Problem(loss, data=data)
-    run = Run(
-        problem, Parameters(X0), tr.methods.TruncatedMomentum(), steps=5, seeds=[0], record=tr.Record(5), stop=None
-    )
-    steps = np.array([1, 2, 5, 5], np.int32)
-    text = run._advance.lower(*run._numbers, jax.tree.leaves(run.carry), run._key, steps).as_text()
+    run = started(problem, X0, tr.methods.TruncatedMomentum(), steps=5)
+    numbers = np.array([1, 5], np.int32)
+    text = run.programs.loop(run.carry, run.room).lower(run.leaves, jax.tree.leaves(run.carry), numbers).as_text()
     assert "tensor<5000x4xf32>" in text  # the data is there, as an argument
     assert len(text) < 200_000  # a constant of 20,000 numbers would be written out

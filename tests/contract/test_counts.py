@@ -8,13 +8,13 @@ import jax
 import pytest
 
 import tightrope as tr
-from conftest import X0, loss, parity, points, unit_norm
+from conftest import X0, loss, parity, points, started, unit_norm
 from tightrope.methods.base import Method
 from tightrope.testing import counting
 
 METHODS = [
-    tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, radius=5.0),
-    tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, radius=5.0, estimator="polyak"),
+    tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, gradient_radius=5.0),
+    tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, gradient_radius=5.0, estimator="polyak"),
     tr.methods.SwitchingSubgradient(step_size=0.5, tolerance=0.05),
     tr.methods.SwitchingSubgradient(step_size=0.5, tolerance=0.05, rule="switching", values="exact"),
     tr.methods.GradientDescentAscent(step_size=0.1, dual_step_size=0.1),
@@ -38,15 +38,11 @@ def test_counts_equal_real_calls_and_only_used_gradients_are_computed(method):
     )
     problem = tr.Problem(counting(loss, "objective", calls), constraint, data=data)
     steps = 60
-    from tightrope.problems.parameters import Parameters
-    from tightrope.runs.options import Record
-    from tightrope.runs.run import Run
-
-    run = Run(problem, Parameters(X0), method, steps=steps, seeds=[0], record=Record(steps), stop=None)
+    run = started(problem, X0, method, steps=steps)
     jax.effects_barrier()
     calls.clear()
-    while run.k <= steps:
-        run.advance()
+    while run.step < steps:
+        run.advance(1)
     jax.effects_barrier()
     counted = run.calls[0]
     assert counted["objective_gradients"] == calls["objective derivative"] == calls["objective value"]
@@ -62,7 +58,7 @@ def test_samples_are_the_rows_that_were_drawn_and_used():
     problem = tr.Problem(loss, tr.at_most(parity, 0.02, data=other), data=data)
     joint = tr.solve(problem, X0, tr.methods.GradientDescentAscent(), steps=50)
     assert joint.samples == 50 * (16 + 8)
-    switching = tr.solve(problem, X0, tr.methods.SwitchingSubgradient(value_batch=32), steps=50)
+    switching = tr.solve(problem, X0, tr.methods.SwitchingSubgradient(value_batch_size=32), steps=50)
     objective = switching.calls["objective_gradients"]
     assert switching.samples == 50 * 32 + objective * 16 + (50 - objective) * 8
     shared = tr.Problem(loss, tr.at_most(parity, 0.02, data=data), data=data)

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 import tightrope as tr
-from conftest import fair_problem, iterates
+from conftest import fair_problem, iterates, started
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
 from tightrope.runs import run
-from tightrope.runs.loop import draw_of
-from tightrope.runs.run import Run
+from tightrope.runs.stepper import draw_samples
 
 
 def assert_same(first, second):
@@ -52,7 +51,7 @@ def test_a_short_run_is_a_prefix_of_a_long_one_in_iterates_and_history(case):
     assert not case[2].uses_horizon
     assert all(np.array_equal(x, long[step]) for step, x in short.items())
     for column in set(first.history) - {"seconds"}:
-        assert np.array_equal(first.history[column], second.history[column][: len(first.history)]), column
+        assert np.array_equal(first.history[column], second.history[column][: first.history.records]), column
 
 
 @pytest.mark.by_default("SwitchingSubgradient")
@@ -80,7 +79,7 @@ def test_samples_that_a_method_calls_independent_come_from_different_streams():
     problem = fair_problem()
     parameters = Parameters(np.zeros(4, np.float32))
     oracle = oracle_for(problem, parameters)
-    drawn = [draw_of(oracle, {"first": 64, "second": 64}, jax.random.key(0), k)[0] for k in range(200)]
+    drawn = [draw_samples(oracle, {"first": 64, "second": 64}, jax.random.key(0), k)[0] for k in range(200)]
     first, second = (np.concatenate([d[role][0] for d in drawn]) for role in ("first", "second"))
     assert not np.array_equal(first, second)
     assert abs(np.corrcoef(first, second)[0, 1]) < 4 / np.sqrt(first.size)
@@ -97,7 +96,7 @@ def test_sources_of_one_role_are_drawn_independently():
         lambda x, b: b.mean() + x.sum(), tr.at_most(lambda x, b: b.mean() + x.sum(), data=constraint), data=objective
     )
     oracle = oracle_for(problem, Parameters(np.zeros(1, np.float32)))
-    sample = draw_of(oracle, {"joint": None}, jax.random.key(0), 1)[0]["joint"]
+    sample = draw_samples(oracle, {"joint": None}, jax.random.key(0), 1)[0]["joint"]
     assert not np.array_equal(sample[0], sample[1])
 
 
@@ -131,9 +130,9 @@ def loops_in(jaxpr):
 
 def test_indices_are_drawn_for_a_block_of_steps_and_not_inside_the_step(case):
     problem, x0, method = case
-    run = Run(problem, Parameters(x0), method, steps=5, seeds=[0], record=tr.Record(5), stop=None)
-    arguments = *run._numbers, jax.tree.leaves(run.carry), run._key, np.array([1, 6, 5, 5], np.int32)
-    jaxpr = jax.make_jaxpr(run._advance)(*arguments).jaxpr
+    run = started(problem, x0, method, steps=5)
+    arguments = run.leaves, jax.tree.leaves(run.carry), np.array([5, 5], np.int32)
+    jaxpr = jax.make_jaxpr(run.programs.loop(run.carry, run.room))(*arguments).jaxpr
     blocks = [body for body in loops_in(jaxpr) if "random_bits" in everything_in(body)]
     assert len(blocks) == 1
     (steps,) = [body for body in loops_in(blocks[0]) if "dynamic_slice" in everything_in(body)]

@@ -54,7 +54,7 @@ BAD = {
         TypeError,
         ["'top'", "floats", "int32"],
     ),
-    "bounds that do not match": (
+    "more values than bounds": (
         lambda: solve(constraints=tr.at_most(lambda w: w, np.ones(3), name="each")),
         ValueError,
         ["'each'", "4 numbers", "3 bounds"],
@@ -71,18 +71,18 @@ BAD = {
         ValueError,
         ["'log'", "nan", "finite"],
     ),
-    "integer params": (lambda: solve(x0=np.arange(4)), TypeError, ["x0", "int", "floats"]),
+    "integer parameters": (lambda: solve(x0=np.arange(4)), TypeError, ["x0", "int", "floats"]),
     "integer leaf": (lambda: solve(x0={"a": X0, "b": 3}), TypeError, ["x0['b']", "int", "floats"]),
-    "params that are no arrays": (lambda: solve(x0={"a": "text"}), TypeError, ["x0['a']", "str", "array"]),
-    "no params": (lambda: solve(x0={}), ValueError, ["x0", "no parameters"]),
+    "parameters that are not arrays": (lambda: solve(x0={"a": "text"}), TypeError, ["x0['a']", "str", "array"]),
+    "no parameters": (lambda: solve(x0={}), ValueError, ["x0", "no parameters"]),
     "leaves of different lengths": (
         lambda: tr.Dataset({"x": np.ones(3), "y": np.ones(4)}, 1),
         ValueError,
         ["arrays['x'] has 3", "arrays['y'] has 4"],
     ),
     "empty data": (lambda: tr.Dataset({"x": np.ones((0, 2))}, 1), ValueError, ["Dataset", "no examples"]),
-    "no leaves": (lambda: tr.Dataset({}, 1), ValueError, ["Dataset", "empty"]),
-    "a scalar leaf": (lambda: tr.Dataset({"x": 1.0}, 1), ValueError, ["Dataset", "first axis"]),
+    "no arrays": (lambda: tr.Dataset({}, 1), ValueError, ["Dataset", "empty"]),
+    "a number as data": (lambda: tr.Dataset({"x": 1.0}, 1), ValueError, ["Dataset", "first axis"]),
     "batch_size 0": (lambda: tr.Dataset(np.ones(3), 0), ValueError, ["batch_size", "positive integer", "0"]),
     "batch_size 1.5": (lambda: tr.Dataset(np.ones(3), 1.5), TypeError, ["batch_size", "positive integer", "1.5"]),
     "a sampler that returns too few examples": (
@@ -90,7 +90,7 @@ BAD = {
         ValueError,
         ["Sampler", "4 examples", "(3,)"],
     ),
-    "sampler that is no function": (lambda: tr.Sampler(3, 4), TypeError, ["Sampler", "fn", "int"]),
+    "a sampler that is not a function": (lambda: tr.Sampler(3, 4), TypeError, ["Sampler", "fn", "int"]),
     "an empty example of a batch": (lambda: tr.Batches(like={}), ValueError, ["Batches", "like", "empty"]),
     "an example of a batch with different lengths": (
         lambda: tr.Batches(like={"x": np.ones(3), "y": np.ones(4)}),
@@ -121,7 +121,7 @@ BAD = {
         ValueError,
         ["Affine"],
     ),
-    "domain that is none": (lambda: solve(domain=3), TypeError, ["domain", "int"]),
+    "a domain that is not a set": (lambda: solve(domain=3), TypeError, ["domain", "int"]),
     "domain that cannot project": (
         lambda: solve(method="AdaptivePenalty", domain=Pull()),
         ValueError,
@@ -137,14 +137,29 @@ BAD = {
         ValueError,
         ["affine", "3 columns", "4 entries"],
     ),
-    "A that is no matrix": (lambda: tr.affine(np.ones(3), np.ones(3)), ValueError, ["affine", "matrix", "(3,)"]),
+    "an A that is not a matrix": (lambda: tr.affine(np.ones(3), np.ones(3)), ValueError, ["affine", "matrix", "(3,)"]),
+    "bounds of different shapes": (
+        lambda: tr.between(parity, np.zeros(2), np.ones(3)),
+        ValueError,
+        ["between", "(2,)", "(3,)"],
+    ),
+    "a name that is not a string": (lambda: tr.equals(parity, name=3), TypeError, ["equals", "name", "int"]),
+    "smooth that is not a bool": (lambda: tr.Problem(loss, smooth=1), TypeError, ["Problem", "smooth", "int"]),
     "low > high": (lambda: tr.between(parity, 0.1, -0.1), ValueError, ["low", "high", "0.1", "-0.1"]),
     "NaN bound": (lambda: tr.at_most(parity, np.nan), ValueError, ["bound", "nan"]),
-    "bound that is none": (lambda: tr.at_most(parity, "a"), TypeError, ["bound", "'a'"]),
-    "constraint that is no function": (lambda: tr.equals(3), TypeError, ["fn", "int"]),
-    "constraint given as a function": (lambda: solve(constraints=[parity]), TypeError, ["constraints", "function"]),
-    "objective that is no function": (lambda: tr.Problem(3), TypeError, ["objective", "int"]),
-    "raw arrays as data": (lambda: tr.Problem(loss, data=points()), TypeError, ["data", "dict", "tightrope.Dataset"]),
+    "a bound that is not a number": (lambda: tr.at_most(parity, "a"), TypeError, ["bound", "'a'"]),
+    "a constraint that is not a function": (lambda: tr.equals(3), TypeError, ["fn", "int"]),
+    "a function in place of a constraint": (
+        lambda: solve(constraints=[parity]),
+        TypeError,
+        ["constraints", "function"],
+    ),
+    "an objective that is not a function": (lambda: tr.Problem(3), TypeError, ["objective", "int"]),
+    "arrays in place of a Dataset": (
+        lambda: tr.Problem(loss, data=points()),
+        TypeError,
+        ["data", "dict", "tightrope.Dataset"],
+    ),
     "two constraints of one name": (
         lambda: tr.Problem(loss, [tr.equals(unit_norm, name="a"), tr.equals(unit_norm, name="a")]),
         ValueError,
@@ -186,13 +201,21 @@ BAD = {
         TypeError,
         ["SwitchingSubgradient", "step_size", "number", "'large'"],
     ),
-    "error bound of 2": (lambda: tr.methods.TruncatedMomentum(error_bound=2.0), ValueError, ["error_bound", "below 2"]),
+    "error bound of 2": (
+        lambda: tr.methods.TruncatedMomentum(error_bound_exponent=2.0),
+        ValueError,
+        ["error_bound_exponent", "below 2"],
+    ),
     "unknown choice": (
         lambda: tr.methods.TruncatedMomentum(estimator="sgd"),
         ValueError,
         ["estimator", "'recursive'", "'sgd'"],
     ),
-    "value_batch 0": (lambda: tr.methods.SwitchingSubgradient(value_batch=0), ValueError, ["value_batch", "0"]),
+    "value_batch_size 0": (
+        lambda: tr.methods.SwitchingSubgradient(value_batch_size=0),
+        ValueError,
+        ["value_batch_size", "0"],
+    ),
     "an optimizer that is none": (
         lambda: tr.methods.GradientDescentAscent(primal=0.1),
         TypeError,
@@ -210,6 +233,21 @@ BAD = {
         ValueError,
         ["certify", "confidence", "1.5"],
     ),
+    "certify at integers": (
+        lambda: tr.certify(fair_problem(), np.arange(4)),
+        TypeError,
+        ["certify: x", "int", "floats"],
+    ),
+    "certify in a domain of another shape": (
+        lambda: tr.certify(tr.Problem(loss, domain=tr.domains.Box(np.zeros(3), np.ones(3)), data=DATA), X0),
+        ValueError,
+        ["Box", "does not match x:"],
+    ),
+    "sweep from NaN": (
+        lambda: tr.sweep(fair_problem(), X0.at[0].set(jnp.nan), "GradientDescentAscent", steps=5, seeds=1),
+        ValueError,
+        ["sweep: x0", "NaN", "finite"],
+    ),
     "sweep over no seeds": (
         lambda: tr.sweep(fair_problem(), X0, "GradientDescentAscent", steps=5, seeds=[]),
         ValueError,
@@ -222,10 +260,10 @@ BAD = {
 @pytest.mark.parametrize("what", sorted(BAD))
 def test_bad_input_is_refused_with_a_message_that_names_it(what, monkeypatch):
     call, error, words = BAD[what]
-    import tightrope.runs.loop
+    import tightrope.runs.programs
 
     monkeypatch.setattr(
-        tightrope.runs.loop, "advance", lambda *a, **k: pytest.fail("the loop was traced before the refusal")
+        tightrope.runs.programs, "run_steps", lambda *a, **k: pytest.fail("the loop was traced before the refusal")
     )
     with pytest.raises(error) as raised:
         call()

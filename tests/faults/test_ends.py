@@ -9,15 +9,13 @@ import sys
 import textwrap
 import threading
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import tightrope as tr
-from conftest import X0, fair_problem, iterates, points, sphere_problem
-from tightrope.problems.parameters import Parameters
+from conftest import X0, fair_problem, iterates, points, sphere_problem, started
 from tightrope.runs.run import Run
 
 HANDLER = signal.getsignal(signal.SIGINT)  # a run in the background begins with Ctrl-C ignored
@@ -117,23 +115,20 @@ def diverging_run(steps, lanes=False):
             expected.append(x)
             x = x + np.float32(2.0) * x**3
     method = tr.methods.GradientDescentAscent(step_size=0.5, dual_step_size=1.0, decay=0.0, primal=PLAIN)
-    options = {"steps": steps, "seeds": [0], "record": tr.Record(steps), "stop": None, "lanes": lanes}
-    if lanes:
-        method = jax.tree.map(lambda a: jnp.asarray(a)[None], method)
-    return expected, Run(tr.Problem(growing), Parameters(jnp.full(2, 0.5)), method, **options)
+    return expected, started(tr.Problem(growing), jnp.full(2, 0.5), method, steps=steps, lanes=lanes)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 @pytest.mark.parametrize("lanes", [False, True])
 def test_the_last_finite_iterate_is_kept_however_the_run_was_cut(chunk, lanes):
     expected, run = diverging_run(100, lanes)
-    while not run.diverged and np.asarray(run.carry.ok).all():
-        run._chunk = chunk
-        run.advance()
-    np.testing.assert_allclose(np.reshape(run.carry.state.x, -1), expected[-1], rtol=1e-4)
-    assert np.isfinite(run.carry.average).all()
+    while not run.diverged and np.asarray(run.carry.finite).all():
+        run.chunk = chunk
+        run.advance(1)
+    np.testing.assert_allclose(np.reshape(run.carry.run.state.x, -1), expected[-1], rtol=1e-4)
+    assert np.isfinite(run.carry.run.average).all()
     if not lanes:
-        assert run.k - 1 == len(expected) - 1
+        assert run.step == len(expected) - 1
         assert run.calls[0]["objective_gradients"] == len(expected) - 1
 
 
@@ -274,15 +269,15 @@ def test_an_interrupt_in_the_middle_of_a_chunk_saves_nothing_half_done(tmp_path,
     """A second Ctrl-C can come between the loop's return and the records: that state must not be saved."""
     problem, method = fair_problem(), tr.methods.GradientDescentAscent()
     whole = tr.solve(problem, X0, method, steps=200, record=20)
-    moments = Run._moments
+    points = Run._points_of_chunk
 
     def interrupted(self, first, *rest):
-        if first > 100:
+        if first >= 100:
             raise KeyboardInterrupt
-        return moments(self, first, *rest)
+        return points(self, first, *rest)
 
     checkpoint = tr.Checkpoint(tmp_path / "run", every=0.0)
-    monkeypatch.setattr(Run, "_moments", interrupted)
+    monkeypatch.setattr(Run, "_points_of_chunk", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tr.solve(problem, X0, method, steps=200, record=20, checkpoint=checkpoint)
     monkeypatch.undo()
@@ -298,9 +293,8 @@ def test_warm_start_takes_x_and_multipliers_of_a_result():
     assert first.multipliers["budget"] == pytest.approx(1.0, abs=0.1)
     seen, _ = iterates(problem, jnp.zeros(2), method, steps=5, warm_start=first)
     np.testing.assert_allclose(seen[0], first.x)
-    options = {"steps": 5, "seeds": [0], "record": tr.Record(5), "stop": None}
-    run = Run(problem, Parameters(jnp.zeros(2)), method, warm=first, **options)
-    np.testing.assert_allclose(run.carry.state.multipliers, [first.multipliers["budget"]], rtol=1e-6)
+    run = started(problem, jnp.zeros(2), method, steps=5, warm_start=first)
+    np.testing.assert_allclose(run.carry.run.state.multipliers, [first.multipliers["budget"]], rtol=1e-6)
     with pytest.raises(ValueError, match="structure"):
         tr.solve(problem, jnp.zeros(3), method, steps=5, warm_start=first)
     other = tr.Problem(lambda x: jnp.sum(x**2), tr.equals(jnp.sum, 1.0, name="other"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tightrope as tr
-from conftest import X0, fair_problem, sphere_problem
+from conftest import X0, fair_problem, sphere_problem, started
 
 
 def some_result():
@@ -119,24 +119,13 @@ def test_the_answer_is_the_best_candidate_and_not_a_feasible_start():
 
 def test_the_average_is_weighed_like_k_cubed_and_known_at_every_step():
     """Through the loop's carry: Σ k³-like weights of the iterates, by the recursion w_k = 4/(k+3)."""
-    from tightrope.problems.parameters import Parameters
-    from tightrope.runs.run import Run
-
-    run = Run(
-        sphere_problem(),
-        Parameters(X0),
-        tr.methods.TruncatedMomentum(),
-        steps=50,
-        seeds=[0],
-        record=tr.Record(1),
-        stop=None,
-    )
+    run = started(sphere_problem(), X0, tr.methods.TruncatedMomentum(), steps=50, every=1)
     average = None
     for k in range(1, 51):
-        run._chunk = 1
-        run.advance()
-        x = np.asarray(run.carry.state.x, float)
+        run.chunk = 1
+        run.advance(1)
+        x = np.asarray(run.carry.run.state.x, float)
         average = x if average is None else average + 4.0 / (k + 3.0) * (x - average)
-    np.testing.assert_allclose(run.carry.average, average, rtol=1e-4)
+    np.testing.assert_allclose(run.carry.run.average, average, rtol=1e-4)
     weights = np.array([k * (k + 1) * (k + 2) for k in range(1, 51)], float)
     assert weights[-1] / weights.sum() == pytest.approx(4.0 / 53.0)

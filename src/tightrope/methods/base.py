@@ -107,6 +107,13 @@ class Method(eqx.Module):
         """The independent samples a step needs: {name: batch size}; None: each source's own. At least one."""
         raise NotImplementedError
 
+    def needs_beyond_batches(self, oracle: Oracle) -> str | None:
+        """What a step needs beside its samples, such as restarts on large samples; None: nothing.
+
+        A method that needs more cannot be stepped on batches of the user's alone.
+        """
+        return None
+
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         """This method with each hyper-parameter that is None estimated from samples at the start.
 

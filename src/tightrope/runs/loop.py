@@ -1,13 +1,14 @@
-"""The one compiled loop: draws for a block of steps at a time, steps, the running average, and the divergence check.
+"""The compiled loop over the stepper: draws for a block of steps at a time, steps, snapshots, and the divergence check.
 
 The first and the last step are arguments, so the length of a chunk neither recompiles nor changes a bit. Blocks of draws
-are aligned: a chunk that begins within a block draws that same block again, so the rows a step sees never depend on where
+are aligned: a chunk that begins within a block draws that same block again, so the samples of a step never depend on where
 a chunk began.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,160 +17,160 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..methods.base import Draw, Info, Method
+from ..methods.base import Info
 from ..oracles.oracle import Oracle
+from .stepper import AXES, Roles, StepperState, draw_samples, start, take_step
 
 BLOCK = 128
-"""Steps whose draws are made at once; fewer where they would not fit in BLOCK_BYTES. No result depends on either."""
+"""Steps whose draws are made at once; fewer if they would not fit in BLOCK_BYTES. No result depends on either."""
 BLOCK_BYTES = 16 * 2**20
-AVERAGE_POWER = 3
-"""The running average weighs iterate k like k³: about as much noise as averaging the last half, with no horizon."""
 
 
 class Carry(NamedTuple):
-    """What goes from step to step: the method's state and what the loop keeps beside it."""
+    """What the loop carries from step to step: the stepper's state, whether it is finite, and the counts that vary."""
 
-    state: Any
-    average: Float[Array, " n"]
-    ok: Bool[Array, ""]
+    run: StepperState
+    finite: Bool[Array, ""]
     counts: dict[str, Int[Array, ""]]
 
 
 class Snapshots(NamedTuple):
-    """The iterate, the average and the counts at each record of a chunk; the last row takes what is no record."""
+    """The iterate, the average and the counts at each record of a chunk; the last entry is a place for what is not kept."""
 
     x: Float[Array, "records n"]
     average: Float[Array, "records n"]
     counts: dict[str, Int[Array, " records"]]
 
 
-def _room(carry: Carry, records: int) -> Snapshots:
-    """Room for this many records."""
-    kept = Snapshots(carry.state.x, carry.average, carry.counts)
-    return jax.tree.map(lambda a: jnp.zeros((records + 1, *a.shape), a.dtype), kept)
+class LoopShape(NamedTuple):
+    """What is static about a compiled loop: the structures of its arguments, lanes or one run, and room for records."""
+
+    oracle: Any
+    carry: Any
+    lanes: bool
+    records: int
 
 
-def _snap(snapshots: Snapshots, carry: Carry, place: Array) -> Snapshots:
-    kept = Snapshots(carry.state.x, carry.average, carry.counts)
-    return jax.tree.map(lambda room, a: jax.lax.dynamic_update_index_in_dim(room, a, place, 0), snapshots, kept)
-
-
-def draw_of(oracle: Oracle, roles: dict[str, int | None], key: Array, k: Int[Array, ""]) -> tuple[Any, Array]:
-    """The samples of every role and the uniform number of step k, from fold_in(seed, k) alone."""
-    keys = jax.random.split(jax.random.fold_in(key, k), len(roles) + 1)
-    samples = {name: oracle.draw(keys[i], rows) for i, (name, rows) in enumerate(sorted(roles.items()))}
-    return samples, jax.random.uniform(keys[-1], dtype=jnp.float32)  # the same number in every precision
-
-
-def block_length(oracle: Oracle, roles: dict[str, int | None], lanes: int) -> int:
-    """How many steps' draws are made at once."""
-    one = jax.eval_shape(lambda key: draw_of(oracle, roles, key, jnp.int32(0)), jax.random.key(0))
+def block_length(oracle: Oracle, roles: Roles, lanes: int) -> int:
+    """The number of steps whose draws are made at once."""
+    one = jax.eval_shape(lambda key: draw_samples(oracle, roles, key, jnp.int32(0)), jax.random.key(0))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
     return max(1, min(BLOCK, BLOCK_BYTES // (size * lanes)))
 
 
-def start(
-    oracle: Oracle, method: Method, x: Float[Array, " n"], key: Array, steps: Int[Array, ""]
-) -> tuple[Method, Carry]:
-    """The method with its constants estimated, and the carry before step 1."""
-    samples, uniform = draw_of(oracle, method.roles(oracle), key, jnp.int32(0))
-    draw = Draw(samples, uniform, jax.random.fold_in(key, 0), jnp.int32(0), steps)
-    x = oracle.with_slacks(x, next(iter(samples.values())))
-    if any(leaf is None for leaf in jax.tree.leaves(method, is_leaf=lambda leaf: leaf is None)):
-        method = method.estimate_constants(oracle, x, draw)
-    state = method.init(oracle, x, draw, steps)
-    counts = {name: jnp.int32(0) for name in varying_counts(oracle, method, state, draw)}
-    return method, Carry(state, x, jnp.bool_(True), counts)
+def start_carry(oracle: Oracle, method: Any, x: Float[Array, " n"], key: Array, steps: Int[Array, ""]) -> Carry:
+    """The carry before step 1."""
+    run = start(oracle, method, x, key, steps)
+    counts = {
+        name: jnp.int32(0) for name, count in step_info(oracle, run)._asdict().items() if not isinstance(count, int)
+    }
+    return Carry(run, jnp.bool_(True), counts)
 
 
-def info_shape(oracle: Oracle, method: Method, state: Any, draw: Draw) -> Info:
-    """The Info of a step: Python ints where a count never varies, shapes where it does."""
-    return eqx.filter_eval_shape(lambda: method.step(oracle, state, draw)[1])
+def step_info(oracle: Oracle, run: StepperState) -> Info:
+    """The Info of a step: Python ints for counts that never vary, shapes for those that do."""
+
+    def info() -> Info:
+        drawn = draw_samples(oracle, run.method.roles(oracle), run.key, run.k)
+        return take_step(oracle, run, *drawn)[1]
+
+    return eqx.filter_eval_shape(info)
 
 
-def varying_counts(oracle: Oracle, method: Method, state: Any, draw: Draw) -> list[str]:
-    """The counts of Info that differ from step to step."""
-    info = info_shape(oracle, method, state, draw)
-    return [name for name, count in info._asdict().items() if not isinstance(count, int)]
+def run_steps(
+    shape: LoopShape, oracle_leaves: list[Array], carry_leaves: list[Array], numbers: Int[Array, " 2"]
+) -> tuple[list[Array], Snapshots]:
+    """Steps up to number `last`, or up to the first whose iterate is not finite.
 
-
-def advance(
-    oracle: Oracle,
-    method: Method,
-    carry: Carry,
-    key: Array,
-    first: Int[Array, ""],
-    last: Int[Array, ""],
-    steps: Int[Array, ""],
-    every: Int[Array, ""],
-    *,
-    lanes: bool,
-    records: int,
-) -> tuple[Carry, Snapshots, Int[Array, ""]]:
-    """Steps first … last − 1, or up to the first whose iterate is not finite; the next step's number comes last.
-
-    Where the number of steps taken is a multiple of `every` a snapshot is kept; there may be `records` of them. With
-    `lanes`, method, carry and key have a leading axis, one entry a run: a run that diverges keeps its last finite state
-    while the others go on.
+    `numbers` are the last step, and how many steps lie between two records. At each record a snapshot is
+    kept; there is room for `shape.records` of them. With lanes, the carry has a leading axis (but for the step number and the horizon): a
+    run that diverges keeps its last finite state while the others go on. Arguments are flat lists, because taking pytrees
+    of modules apart costs more than the call itself.
     """
-    roles = method.roles(oracle)
-    take_step = partial(_step, oracle, steps)
-    draws = partial(_draw_block, oracle, roles)
-    length = block_length(oracle, roles, key.size)
-    if lanes:
-        take_step = jax.vmap(_keep_finite(take_step), in_axes=(0, 0, 0, 0, None))
-        draws = jax.vmap(draws, in_axes=(0, None, None), out_axes=1)
+    oracle, carry = jax.tree.unflatten(shape.oracle, oracle_leaves), jax.tree.unflatten(shape.carry, carry_leaves)
+    last, every = numbers
+    first, roles = carry.run.k, carry.run.method.roles(oracle)
+    length = block_length(oracle, roles, carry.finite.size)
+    draw, step = partial(draw_samples, oracle, roles), partial(take_step, oracle)
+    if shape.lanes:
+        draw, step = jax.vmap(draw, in_axes=(0, None)), _over_lanes(step, carry)
+    # Traced here, once, and not anew in each of the nested loops.
+    step = eqx.filter_closure_convert(step, carry.run, *jax.eval_shape(draw, carry.run.key, first))
 
-    def going(carry: Carry, k: Array, end: Array) -> Array:
-        return (k < end) & (jnp.any(carry.ok) if lanes else carry.ok)
-
-    def block(carried: tuple[Carry, Snapshots, Array]) -> tuple[Carry, Snapshots, Array]:
+    def block(carried: tuple[Carry, Snapshots]) -> tuple[Carry, Snapshots]:
         """Steps up to the end of a block of draws."""
-        begin = carried[2] // length * length
-        drawn, stop = draws(key, begin, length), jnp.minimum(last, begin + length)
+        run = carried[0].run
+        begin = (run.k + 1) // length * length
+        drawn, end = jax.vmap(partial(draw, run.key))(begin + jnp.arange(length)), jnp.minimum(last, begin + length - 1)
 
-        def one(carried: tuple[Carry, Array]) -> tuple[Carry, Array]:
-            carry, k = carried
-            row = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, k - begin, keepdims=False), drawn)
-            carry = take_step(method, carry, key, row, k)
-            return carry, k + 1 if lanes else k + carry.ok
+        def one(carry: Carry) -> Carry:
+            place = carry.run.k + 1 - begin
+            now = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, place, keepdims=False), drawn)
+            return _after(carry, *step(carry.run, *now), lanes=shape.lanes)
 
-        def stretch(carried: tuple[Carry, Snapshots, Array]) -> tuple[Carry, Snapshots, Array]:
+        def stretch(carried: tuple[Carry, Snapshots]) -> tuple[Carry, Snapshots]:
             """Steps up to the next record."""
-            carry, snapshots, k = carried
-            end = jnp.minimum(stop, ((k - 1) // every + 1) * every + 1)
-            carry, k = jax.lax.while_loop(lambda carried: going(*carried, end), one, (carry, k))
-            number = (k - 1) // every - (first - 1) // every - 1
-            place = jnp.where(((k - 1) % every == 0) & (number >= 0), number, records)
-            return carry, _snap(snapshots, carry, place), k
+            carry, snapshots = carried
+            record = jnp.minimum(end, (carry.run.k // every + 1) * every)
+            carry = jax.lax.while_loop(lambda carry: _goes_on(carry, record), one, carry)
+            return carry, _keep(snapshots, carry, first, every)
 
-        return jax.lax.while_loop(lambda carried: going(carried[0], carried[2], stop), stretch, carried)
+        return jax.lax.while_loop(lambda carried: _goes_on(carried[0], end), stretch, carried)
 
-    return jax.lax.while_loop(
-        lambda carried: going(carried[0], carried[2], last), block, (carry, _room(carry, records), first)
-    )
+    begin = carry, _room(carry, shape.records)
+    carry, snapshots = jax.lax.while_loop(lambda carried: _goes_on(carried[0], last), block, begin)
+    return jax.tree.leaves(carry), snapshots
 
 
-def _draw_block(oracle: Oracle, roles: dict[str, int | None], key: Array, begin: Array, length: int) -> Any:
-    return jax.vmap(lambda k: draw_of(oracle, roles, key, k))(begin + jnp.arange(length))
+def one_lane(run: StepperState, lane: int) -> StepperState:
+    """The state of one lane."""
+    method, state, average, key = jax.tree.map(lambda a: a[lane], (run.method, run.state, run.average, run.key))
+    return replace(run, method=method, state=state, average=average, key=key)
 
 
-def _step(oracle: Oracle, steps: Array, method: Method, carry: Carry, key: Array, row: Any, k: Array) -> Carry:
-    samples, uniform = row
-    draw = Draw(samples, uniform, jax.random.fold_in(key, k), k, steps)
-    state, info = method.step(oracle, carry.state, draw)
-    weight = (AVERAGE_POWER + 1.0) / (k + AVERAGE_POWER)
-    average = carry.average + weight.astype(state.x.dtype) * (state.x - carry.average)
+def _goes_on(carry: Carry, end: Int[Array, ""]) -> Bool[Array, ""]:
+    return (carry.run.k < end) & jnp.any(carry.finite)
+
+
+def _over_lanes(
+    step: Callable[..., tuple[StepperState, Info]], carry: Carry
+) -> Callable[..., tuple[StepperState, Info]]:
+    """The step of every lane; of its Info only the counts that vary."""
+    axes = StepperState(**AXES, parameters=carry.run.parameters)  # pyright: ignore[reportArgumentType]
+
+    def one(run: StepperState, samples: Any, uniform: Array) -> tuple[StepperState, Info]:
+        run, info = step(run, samples, uniform)
+        return run, Info(**{name: getattr(info, name) for name in carry.counts})
+
+    return jax.vmap(one, in_axes=(axes, 0, 0), out_axes=(axes, 0))
+
+
+def _after(carry: Carry, run: StepperState, info: Info, *, lanes: bool) -> Carry:
+    """The carry after a step; a lane whose iterate is not finite stays as it was, for good."""
     counts = {name: count + getattr(info, name) for name, count in carry.counts.items()}
-    return Carry(state, average, jnp.isfinite(jnp.sum(state.x)), counts)
+    finite = jnp.isfinite(jnp.sum(run.state.x, axis=-1))
+    if not lanes:
+        return Carry(run, finite, counts)
+    finite = finite & carry.finite
+
+    def kept(new: Array, old: Array) -> Array:
+        return jnp.where(finite.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    old = carry.run.state, carry.run.average, carry.counts
+    state, average, counts = jax.tree.map(kept, (run.state, run.average, counts), old)
+    return Carry(replace(run, state=state, average=average), finite, counts)
 
 
-def _keep_finite(step: Callable[..., Carry]) -> Callable[..., Carry]:
-    """The step, refused where it is not finite: the carry stays as it was, marked."""
+def _room(carry: Carry, records: int) -> Snapshots:
+    """Room for this many records."""
+    kept = Snapshots(carry.run.state.x, carry.run.average, carry.counts)
+    return jax.tree.map(lambda a: jnp.zeros((records + 1, *a.shape), a.dtype), kept)
 
-    def guarded(method: Method, carry: Carry, key: Array, row: Any, k: Array) -> Carry:
-        new = step(method, carry, key, row, k)
-        ok = carry.ok & new.ok
-        return jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, carry)._replace(ok=ok)
 
-    return guarded
+def _keep(snapshots: Snapshots, carry: Carry, first: Int[Array, ""], every: Int[Array, ""]) -> Snapshots:
+    """The snapshots with that of the carry, if its step is a record."""
+    done, records = carry.run.k, len(snapshots.x) - 1
+    number = done // every - first // every - 1
+    place = jnp.where((done % every == 0) & (number >= 0), number, records)
+    kept = Snapshots(carry.run.state.x, carry.run.average, carry.counts)
+    return jax.tree.map(lambda room, a: jax.lax.dynamic_update_index_in_dim(room, a, place, 0), snapshots, kept)

@@ -1,4 +1,4 @@
-"""What to record along a run, and when it may stop."""
+"""Options of a run: what to record along it, and when it may stop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import number, positive_int
+from ..arguments import check_callable, check_type, number, positive_int
 from ..certificates.evaluation import rows_for_records
 from ..problems.data import Dataset, Source
 
@@ -16,9 +16,9 @@ class Record:
     """What to record, and how often.
 
     Args:
-        every: steps between two records.
-        metrics: {name: fn}, `fn(params, batch) -> number` of your own, a column each.
-        data: the batch for the metrics, used whole; None: the rows that the objective is evaluated on.
+        every: how often, in steps.
+        metrics: {name: fn}, `fn(params, batch) -> number` of your own; each is a column of the history.
+        data: the batch for the metrics, used whole; None: the examples that the objective is evaluated on.
 
     Example:
         >>> import tightrope as tr
@@ -32,13 +32,11 @@ class Record:
 
     def __post_init__(self) -> None:
         positive_int("Record", "every", self.every)
+        check_type("Record", "metrics", self.metrics, Mapping, "a dict {name: fn}")  # pyright: ignore[reportArgumentType]
         for name, fn in self.metrics.items():
-            if not callable(fn):
-                raise TypeError(
-                    f"Record: metrics[{name!r}] must be a function (params, batch), got {type(fn).__name__}"
-                )
-        if self.data is not None and not isinstance(self.data, Dataset):
-            raise TypeError(f"Record: data must be a tightrope.Dataset, got {type(self.data).__name__}")
+            check_callable("Record", f"metrics[{name!r}]", fn, "a function (params, batch)")
+        if self.data is not None:
+            check_type("Record", "data", self.data, Dataset, "a tightrope.Dataset")
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Stop:
     """When a run may stop, and what counts as success; checked at records.
 
     Args:
-        violation: largest violation, relative to max(1, violation at x0).
-        stationarity: distance of ∇F + Jᵀλ to −N_X, relative to max(1, ‖∇F(x0)‖).
-        seconds: a budget for the loop; None: no limit.
+        violation: the largest violation, relative to max(1, violation at x0).
+        stationarity: the distance of ∇F + Jᵀλ to −N_X, relative to max(1, ‖∇F(x0)‖).
+        seconds: a time limit for the loop; None: no limit.
 
     Example:
         >>> import tightrope as tr
@@ -66,16 +64,26 @@ class Stop:
         if self.seconds is not None:
             number("Stop", "seconds", self.seconds, low=0.0)
 
+    def tolerances(self, violation: float, gradient_norm: float) -> tuple[float, float]:
+        """The violation and the stationarity that count as none, from those at the start."""
+        return self.violation * max(1.0, violation), self.stationarity * max(1.0, gradient_norm)
 
-FEW, MANY = 20, 100
-"""Records along a run where nothing else is asked for."""
+
+def check_stop(owner: str, stop: Any) -> None:
+    """A TypeError unless this is a `Stop` or None."""
+    if stop is not None:
+        check_type(owner, "stop", stop, Stop, "a tightrope.Stop")
 
 
-def as_record(record: int | Record | None, steps: int, sources: tuple[Source, ...]) -> Record:
-    """`record` as a Record; None: MANY of them, or as many as look at no more rows than the steps draw, but FEW at least."""
+FEWEST_RECORDS, MOST_RECORDS = 20, 100
+"""The number of records along a run if `record` is None."""
+
+
+def as_record(owner: str, record: Any, steps: int, sources: tuple[Source, ...]) -> Record:
+    """`record` as a Record; None: as many records as evaluate no more examples than the steps draw, within limits."""
     if record is not None:
-        return record if isinstance(record, Record) else Record(record)
+        return record if isinstance(record, Record) else Record(positive_int(owner, "record", record))
     drawn = steps * sum(source.batch_size for source in sources)
-    looked_at = 2 * sum(rows_for_records(source) for source in sources)
-    count = min(max(drawn // looked_at, FEW), MANY) if sources else MANY
+    evaluated = 2 * sum(rows_for_records(source) for source in sources)
+    count = min(max(drawn // evaluated, FEWEST_RECORDS), MOST_RECORDS) if sources else MOST_RECORDS
     return Record(max(1, -(-steps // count)))

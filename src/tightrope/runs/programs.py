@@ -1,7 +1,7 @@
 """The compiled programs that run a method on a problem. They live on the problem, so that they die with it.
 
 Data and all other numbers are arguments, functions are closed over. A program is made once for a structure of x; a new
-seed, hyper-parameter, horizon or cadence is a new argument.
+seed, hyperparameter, horizon or cadence is a new argument.
 """
 
 from __future__ import annotations
@@ -11,85 +11,75 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
-from ..methods.base import Draw, Method
+from ..methods.base import Method
 from ..oracles.oracle import Oracle
-from ..problems.problem import Problem, cached_on_problem
-from .loop import Carry, advance, info_shape, start
+from ..problems.problem import cached_on_problem
+from .fitting import Fitted
+from .loop import Carry, LoopShape, one_lane, run_steps, start_carry, step_info
+from .stepper import AXES, StepperState
 
 
 class RunPrograms:
-    """The programs that run a method, with the constraints in its form: one run, or many as lanes."""
+    """The programs of one run, or of many runs as lanes, for one structure of x and one form of the constraints."""
 
-    def __init__(self, fitted: Oracle, lanes: bool):
-        structure = jax.tree.structure(fitted)
+    def __init__(self, oracle: Oracle, lanes: bool):
+        self._oracle, self._lanes = jax.tree.structure(oracle), lanes
+        self._start = jax.jit(partial(_start, self._oracle, lanes))
+        self.output = jax.jit(partial(_output, self._oracle, lanes))
+        self._loops: dict[LoopShape, Any] = {}
 
-        def start_run(leaves: list[Array], method: Method, x: Array, key: Array, steps: Array) -> tuple[Method, Carry]:
-            self._traced = True
-            begin = partial(start, jax.tree.unflatten(structure, leaves))
-            return (jax.vmap(begin, in_axes=(0, None, 0, None)) if lanes else begin)(method, x, key, steps)
-
-        def output_of(method: Method, state: Any) -> tuple[Array, Array | None]:
-            """The method's output, and its own multipliers of the raw values (None: it has none)."""
-
-            def one(method: Method, state: Any) -> tuple[Array, Array | None]:
-                multipliers = method.multipliers(state)
-                return method.output(state), None if multipliers is None else fitted.rows.to_raw(multipliers)
-
-            return (jax.vmap(one) if lanes else one)(method, state)
-
-        self.start, self.output = jax.jit(start_run), jax.jit(output_of)
-        self._oracle, self._lanes = structure, lanes
-        self._advance: dict[Any, Any] = {}
-
-    def timed_start(self, *arguments: Any) -> tuple[tuple[Method, Carry], float]:
-        """The method with its constants and the carry before step 1, and the seconds that took: of a second time, where the
-        first compiled.
-        """
+    def timed_start(self, *arguments: Any) -> tuple[Carry, float]:
+        """The carry before step 1, and the seconds that took: of a second call, if the first one compiled."""
 
         def timed() -> tuple[Any, float]:
             began = time.perf_counter()
-            return jax.block_until_ready(self.start(*arguments)), time.perf_counter() - began
+            return jax.block_until_ready(self._start(*arguments)), time.perf_counter() - began
 
-        self._traced = False
+        compiled = self._start._cache_size()  # pyright: ignore[reportAttributeAccessIssue]
         started, seconds = timed()
-        return timed() if self._traced else (started, seconds)
+        compiles = self._start._cache_size() > compiled  # pyright: ignore[reportAttributeAccessIssue]
+        return timed() if compiles else (started, seconds)
 
-    def advance(self, method: Method, carry: Carry, records: int) -> Any:
-        """The loop for a method and a carry of this structure, with room for this many records in a call.
-
-        It maps the numbers of the oracle, the method and the carry, the key and four ints (first and last step, horizon,
-        cadence) to the carry's numbers, the snapshots and the next step. Flat lists, because it is called often and
-        pytrees of modules cost more to take apart than the call itself.
-        """
-        method_structure, carry_structure = jax.tree.structure((method,)), jax.tree.structure(carry)
-
-        def go(oracle: list[Array], numbers: list[Array], state: list[Array], key: Array, steps: Array) -> Any:
-            (one,) = jax.tree.unflatten(method_structure, numbers)
-            arguments = one, jax.tree.unflatten(carry_structure, state), key, *steps
-            whole = jax.tree.unflatten(self._oracle, oracle)
-            advanced, snapshots, k = advance(whole, *arguments, lanes=self._lanes, records=records)
-            return jax.tree.leaves(advanced), snapshots, k
-
-        return self._advance.setdefault((method_structure, carry_structure, records), jax.jit(go))
+    def loop(self, carry: Carry, records: int) -> Any:
+        """The compiled loop for a carry of this structure, with room for this many records in a call."""
+        shape = LoopShape(self._oracle, jax.tree.structure(carry), self._lanes, records)
+        return self._loops.setdefault(shape, jax.jit(partial(run_steps, shape)))
 
 
-def run_programs_for(problem: Problem, fitted: Oracle, form: str, lanes: bool) -> RunPrograms:
+def _start(oracle: Any, lanes: bool, leaves: list[Array], method: Method, x: Array, key: Array, steps: Array) -> Carry:
+    begin = partial(start_carry, jax.tree.unflatten(oracle, leaves))
+    if not lanes:
+        return begin(method, x, key, steps)
+    parameters = jax.tree.unflatten(oracle, leaves).parameters
+    axes = Carry(StepperState(**AXES, parameters=parameters), 0, 0)  # pyright: ignore[reportArgumentType]
+    return jax.vmap(begin, in_axes=(0, None, 0, None), out_axes=axes)(method, x, key, steps)
+
+
+def _output(oracle: Any, lanes: bool, leaves: list[Array], method: Method, state: Any) -> tuple[Array, Array | None]:
+    """The method's output, and its own multipliers of the raw values (None: it has none)."""
+    rows = jax.tree.unflatten(oracle, leaves).rows
+
+    def one(method: Method, state: Any) -> tuple[Array, Array | None]:
+        multipliers = method.multipliers(state)
+        return method.output(state), None if multipliers is None else rows.to_raw(multipliers)
+
+    return (jax.vmap(one) if lanes else one)(method, state)
+
+
+def run_programs_for(fitted: Fitted, lanes: bool) -> RunPrograms:
     """The problem's programs for this structure of x and this form of the constraints."""
-    return cached_on_problem(problem, ("run", form, fitted.parameters.key, lanes), lambda: RunPrograms(fitted, lanes))
+    key = ("run", fitted.method.accepts.form, fitted.parameters.key, lanes)
+    return cached_on_problem(fitted.problem, key, lambda: RunPrograms(fitted.oracle, lanes))
 
 
-def constant_counts(problem: Problem, oracle: Oracle, method: Method, carry: Carry, lanes: bool) -> dict[str, int]:
+def constant_counts(fitted: Fitted, carry: Carry, lanes: bool) -> dict[str, int]:
     """The counts of a step's Info that never vary."""
 
     def count() -> dict[str, int]:
-        one, state = (jax.tree.map(lambda a: a[0], (method, carry.state))) if lanes else (method, carry.state)
-        samples = jax.eval_shape(lambda: {n: oracle.draw(jax.random.key(0), r) for n, r in one.roles(oracle).items()})
-        samples = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), samples)
-        draw = Draw(samples, jnp.float32(0), jax.random.key(0), jnp.int32(0), jnp.int32(0))
-        info = info_shape(oracle, one, state, draw)
-        return {name: count for name, count in info._asdict().items() if isinstance(count, int)}
+        info = step_info(fitted.oracle, one_lane(carry.run, 0) if lanes else carry.run)
+        return {name: each for name, each in info._asdict().items() if isinstance(each, int)}
 
-    return cached_on_problem(problem, ("counts", oracle.parameters.key, jax.tree.structure(method), lanes), count)
+    key = ("counts", fitted.parameters.key, jax.tree.structure(carry.run.method), lanes)
+    return cached_on_problem(fitted.problem, key, count)

@@ -15,50 +15,64 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from ..arguments import did_you_mean
 from ..certificates.certificate import Certificate, Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Status = Literal["converged", "budget", "interrupted", "diverged", "infeasible", "unbounded", "data_error"]
+Status = Literal["converged", "budget", "interrupted", "diverged", "infeasible", "unbounded"]
 
 
 class History(Mapping[str, Float[np.ndarray, " records"]]):
-    """What was recorded along a run, column by column; values are those of the iterate at that step.
+    """The records of a run: a mapping from column names to arrays, with one entry per record.
+
+    Values are those of the iterate at that step. `len` is the number of columns, as for every mapping; `records` is the
+    number of records.
 
     Example:
         >>> import tightrope as tr
         >>> history = tr.History({"step": [0, 10], "objective": [3.0, 1.0]})
-        >>> history["objective"], len(history)
-        (array([3., 1.]), 2)
+        >>> history["objective"], history.records, list(history)
+        (array([3., 1.]), 2, ['step', 'objective'])
     """
 
     def __init__(self, columns: Mapping[str, Any]):
-        self._columns = {name: list(values) for name, values in columns.items()}
-
-    def append(self, row: Mapping[str, float]) -> None:
-        """Add a record; the first one names the columns."""
-        for name, value in row.items():
-            self._columns.setdefault(name, []).append(value)
+        self._columns = {name: np.asarray(values) for name, values in columns.items()}
 
     def __getitem__(self, name: str) -> Float[np.ndarray, " records"]:
-        return np.asarray(self._columns[name])
+        if name not in self._columns:
+            raise KeyError(f"history has no column {name!r}{did_you_mean(name, self)}; it has {', '.join(self)}")
+        return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The records' columns."""
+        """The names of the columns."""
         return iter(self._columns)
 
     def __len__(self) -> int:
+        return len(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, History):
+            return NotImplemented
+        same = (np.array_equal(self[name], other[name], equal_nan=True) for name in self if name in other)
+        return list(self) == list(other) and all(same)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
         return len(next(iter(self._columns.values()), []))
 
     def to_pandas(self) -> pd.DataFrame:
-        """The history as a data frame, one row a record."""
+        """The history as a data frame with one row per record."""
         import pandas as pd
 
         return pd.DataFrame(self._columns)
 
     def __repr__(self) -> str:
-        return f"History({len(self)} records of {', '.join(self)})"
+        return f"History({self.records} records of {', '.join(self)})"
 
 
 @dataclass(repr=False)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
-from ..arguments import positive_int, seed_number
-from ..methods import Method
-from ..methods.selection import check_accepts
-from ..problems.parameters import Parameters
+from ..arguments import described, positive_int, seed_number
+from ..methods.base import Method
 from ..problems.problem import Problem
-from .options import Record, Stop, as_record
-from .progress import Interrupts
+from .answer import answers
+from .fitting import Fitted, check_can_draw, check_problem, fit
+from .options import Record, Stop, as_record, check_stop
+from .recording import Recorder, first_point
 from .result import Result
-from .run import Run
-from .solving import resolve
+from .run import start_run
+from .running import run_to_end
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,67 +101,59 @@ def sweep(
         >>> tr.sweep(problem, jnp.zeros(2), grid, steps=200, seeds=[3, 5]).to_pandas()["seed"].tolist()
         [3, 5, 3, 5]
     """
-    steps = positive_int("sweep", "steps", steps)
-    listed = [
-        seed_number("sweep", "seeds", s)
-        for s in (range(positive_int("sweep", "seeds", seeds)) if isinstance(seeds, int) else seeds)
-    ]
-    if not listed:
-        raise ValueError("sweep: seeds is empty; expected at least one")
-    several = [methods] if isinstance(methods, Method | type | str) else list(methods)
-    if not several:
-        raise ValueError("sweep: methods is empty; expected at least one")
-    parameters = Parameters(x0, owner="sweep")
-    settings = [resolve(problem, method, parameters)[0] for method in several]
-    for method in settings:
-        check_accepts(problem, method)
+    check_problem("sweep", problem)
+    check_can_draw("sweep", problem)
+    check_stop("sweep", stop)
+    listed = _seeds(seeds)
+    settings = [fit("sweep", problem, x0, method, steps) for method in _several(methods)]
+    record = as_record("sweep", record, settings[0].steps, problem.sources)
+    x, _ = first_point(settings[0])
     results: dict[int, list[Result]] = {}
     for group in _groups(settings):
-        run = _lanes(problem, parameters, [settings[i] for i in group], steps, listed, record, stop)
-        found = _finish(run)
+        lanes = _as_lanes([settings[i] for i in group], len(listed))
+        run = start_run(lanes, x, listed * len(group), record.every, lanes=True)
+        recorder = Recorder(lanes, record, stop or Stop(), len(run.seeds))
+        found = answers(run, recorder, run_to_end(run, recorder, stop), [])
         for place, i in enumerate(group):
             results[i] = found[place * len(listed) : (place + 1) * len(listed)]
     return SweepResult([result for i in range(len(settings)) for result in results[i]])
 
 
-def _groups(settings: list[Method]) -> list[list[int]]:
+def _seeds(seeds: Any) -> list[int]:
+    """The seeds as a list."""
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        return list(range(positive_int("sweep", "seeds", seeds)))
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise TypeError(f"sweep: seeds must be a number of seeds or the seeds themselves, got {described(seeds)}")
+    listed = [seed_number("sweep", "seeds", seed) for seed in seeds]
+    if not listed:
+        raise ValueError("sweep: seeds is empty; expected at least one")
+    return listed
+
+
+def _several(methods: Any) -> list[Any]:
+    """The methods as a list."""
+    if methods is None or isinstance(methods, Method | type | str):
+        return [methods]
+    if not isinstance(methods, Iterable):
+        raise TypeError(f"sweep: methods must be a method or a list of methods, got {type(methods).__name__}")
+    listed = list(methods)
+    if not listed:
+        raise ValueError("sweep: methods is empty; expected at least one")
+    return listed
+
+
+def _groups(settings: list[Fitted]) -> list[list[int]]:
     """The numbers of the methods that can share a program: alike but for their numbers."""
     groups: dict[Any, list[int]] = {}
-    for i, method in enumerate(settings):
-        groups.setdefault(jax.tree.structure(method), []).append(i)
+    for i, fitted in enumerate(settings):
+        groups.setdefault(jax.tree.structure(fitted.method), []).append(i)
     return list(groups.values())
 
 
-def _lanes(
-    problem: Problem,
-    parameters: Parameters,
-    settings: list[Method],
-    steps: int,
-    seeds: list[int],
-    record: int | Record | None,
-    stop: Stop | None,
-) -> Run:
-    """A run with one lane for each setting and seed."""
-    each = [method for method in settings for _ in seeds]
-    stacked = jax.tree.map(lambda *numbers: jnp.stack([jnp.asarray(n, parameters.dtype) for n in numbers]), *each)
-    return Run(
-        problem,
-        parameters,
-        stacked,
-        steps=steps,
-        seeds=seeds * len(settings),
-        record=as_record(record, steps, problem.sources),
-        stop=stop,
-        lanes=True,
-    )
-
-
-def _finish(run: Run) -> list[Result]:
-    with Interrupts() as interrupts:
-        moments = [run.now()]
-        while True:
-            for _ in run.make_records(moments):
-                pass
-            if (status := run.status(interrupts)) is not None:
-                return run.finish(status, [])
-            moments = run.advance()
+def _as_lanes(settings: list[Fitted], seeds: int) -> Fitted:
+    """One lane for each setting and seed: the method's numbers get a leading axis."""
+    dtype = settings[0].parameters.dtype
+    each = [fitted.method for fitted in settings for _ in range(seeds)]
+    stacked = jax.tree.map(lambda *numbers: jnp.stack([jnp.asarray(n, dtype) for n in numbers]), *each)
+    return replace(settings[0], method=stacked)

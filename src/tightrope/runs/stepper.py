@@ -1,0 +1,339 @@
+"""One step of a method: pure functions that `solve` loops over, and `Stepper`, which gives them to the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..arguments import seed_number
+from ..methods.base import Draw, Info, Method, as_arrays
+from ..oracles.oracle import Oracle, Sample
+from ..problems.data import Batches, Dataset, Given, Source, examples_in
+from ..problems.parameters import Parameters
+from ..problems.problem import Problem
+from .fitting import fit
+from .options import Stop
+from .result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+AVERAGE_POWER = 3
+"""The running average weighs iterate k like k³: about as much noise as averaging the last half, with no horizon."""
+
+
+class StepperState(eqx.Module):
+    """A run between two steps; a pytree of arrays.
+
+    Attributes:
+        method: the method with its hyperparameters, those that were estimated included.
+        state: the method's own state.
+        average: the running average of the iterates, a flat vector.
+        k: the number of steps taken. It stays unbatched under vmap, and so does the horizon.
+        horizon: the number of steps that the run is to take.
+        key: the random key of the run.
+    """
+
+    method: Method
+    state: Any
+    average: Float[Array, " n"]
+    k: Int[Array, ""]
+    horizon: Int[Array, ""]
+    key: Array
+    parameters: Parameters = eqx.field(static=True)
+
+    @property
+    def x(self) -> PyTree[Any]:
+        """The current iterate, a pytree like x0."""
+        return self.parameters.unravel(self.state.x[: self.parameters.size])
+
+
+AXES = {"method": 0, "state": 0, "average": 0, "k": None, "horizon": None, "key": 0}
+"""The axes of a StepperState under vmap."""
+
+Roles = dict[str, int | None]
+
+
+def draw_samples(
+    oracle: Oracle, roles: Roles, key: Array, k: Int[Array, ""]
+) -> tuple[dict[str, Sample], Float[Array, ""]]:
+    """The samples of every role and the uniform number of step k, from (key, k) alone."""
+    keys = _step_keys(roles, key, k)
+    samples = {name: oracle.draw(keys[i], examples) for i, (name, examples) in enumerate(sorted(roles.items()))}
+    return samples, _uniform(keys)
+
+
+def _step_keys(roles: Roles, key: Array, k: Int[Array, ""]) -> Array:
+    return jax.random.split(jax.random.fold_in(key, k), len(roles) + 1)
+
+
+def _uniform(keys: Array) -> Float[Array, ""]:
+    return jax.random.uniform(keys[-1], dtype=jnp.float32)  # the same number in every precision
+
+
+def start(
+    oracle: Oracle, method: Method, x: Float[Array, " n"], key: Array, steps: Int[Array, ""], samples: Any = None
+) -> StepperState:
+    """The state before step 1, with the method's constants estimated; `samples` of every role are drawn if None."""
+    k, roles = jnp.int32(0), method.roles(oracle)
+    drawn, uniform = (
+        draw_samples(oracle, roles, key, k) if samples is None else (samples, _uniform(_step_keys(roles, key, k)))
+    )
+    draw = Draw(drawn, uniform, jax.random.fold_in(key, 0), k, steps)
+    x = oracle.with_slacks(x, next(iter(drawn.values())))
+    if any(leaf is None for leaf in jax.tree.leaves(method, is_leaf=lambda leaf: leaf is None)):
+        method = method.estimate_constants(oracle, x, draw)
+    return StepperState(method, method.init(oracle, x, draw, steps), x, k, steps, key, oracle.parameters)
+
+
+def take_step(
+    oracle: Oracle,
+    current: StepperState,
+    samples: dict[str, Sample],
+    uniform: Float[Array, ""],
+) -> tuple[StepperState, Info]:
+    """One step of the method, and the running average after it."""
+    k = current.k + 1
+    draw = Draw(samples, uniform, jax.random.fold_in(current.key, k), k, current.horizon)
+    state, info = current.method.step(oracle, current.state, draw)
+    weight = (AVERAGE_POWER + 1.0) / (k + AVERAGE_POWER)
+    average = current.average + weight.astype(state.x.dtype) * (state.x - current.average)
+    return replace(current, state=state, average=average, k=k), info
+
+
+class FirstBatch:
+    """The user's first batch as a small data set: constants are estimated on examples drawn from it with replacement."""
+
+    def __init__(self, examples: int, batch_size: int):
+        self.size, self.batch_size, self.arrays = examples, batch_size, ()
+
+    def draw(self, key: Array, examples: int) -> Int[Array, " examples"]:
+        """Independent indices."""
+        return jax.random.randint(key, (examples,), 0, self.size)
+
+    def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
+        """The examples of a sample."""
+        return sample.examples if isinstance(sample, Given) else jax.tree.map(lambda a: a[sample], arrays)
+
+
+class Stepper:
+    """A method's step as pure functions, for a loop of your own with batches of your own.
+
+    `init`, `step` and `draw` can be jitted, vmapped and scanned; a state is a pytree of arrays that any tool can save.
+    Constructing a Stepper chooses the method and checks the arguments; it compiles and runs nothing.
+
+    Args:
+        problem: what is solved. `tightrope.Batches(like=batch)` as its data says what a batch looks like, if there is
+            nothing else to draw from.
+        x0: the start, as in `solve`.
+        method: as in `solve`.
+        steps: the horizon: how many steps you plan to take. Some methods choose their step sizes by it.
+        warm_start: as in `solve`.
+
+    Attributes:
+        batch_size: the number of examples that a step takes, over all samples of the method; a dict by source if the
+            problem has several.
+        sources: the names of the sources: 'objective' for the objective's data, else the first constraint that uses it.
+        axes: a StepperState for vmap's `in_axes` and `out_axes`: everything is batched but the step number k and the horizon.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, tightrope as tr
+        >>> rng = np.random.default_rng(0)
+        >>> loader = (rng.normal(1.0, 1.0, size=(32, 2)).astype("float32") for _ in range(300))
+        >>> batches = tr.Batches(like=next(loader))
+        >>> near = lambda x, batch: jnp.mean(jnp.sum((x - batch) ** 2, axis=1))
+        >>> problem = tr.Problem(near, tr.at_most(jnp.sum, 1.0, name="budget"), data=batches)
+        >>> stepper = tr.Stepper(problem, jnp.zeros(2), steps=299)
+        >>> state, step = stepper.init(next(loader), seed=0), jax.jit(stepper.step)
+        >>> for batch in loader:
+        ...     state, info = step(state, batch)
+        >>> bool(jnp.allclose(state.x, 0.5, atol=0.05))
+        True
+    """
+
+    def __init__(
+        self, problem: Problem, x0: PyTree[Any], method: Any = None, *, steps: int, warm_start: Result | None = None
+    ):
+        self._fitted = fit("Stepper", problem, x0, method, steps, warm_start)
+        self.problem, self.method, self.steps = problem, self._fitted.method, self._fitted.steps
+        self.sources = source_names(problem)
+        self._sizes = _sample_sizes(self._fitted.oracle, self.method)
+
+    @property
+    def batch_size(self) -> int | dict[str, int]:
+        """The number of examples that a step takes."""
+        totals = [sum(sizes.values()) for sizes in self._sizes]
+        return totals[0] if len(totals) == 1 else dict(zip(self.sources, totals, strict=True))
+
+    @property
+    def axes(self) -> StepperState:
+        """The axes of a state under vmap."""
+        return StepperState(**AXES, parameters=self._fitted.parameters)  # pyright: ignore[reportArgumentType]
+
+    def init(self, batch: PyTree[Any] = None, *, seed: int | Int[Array, ""] = 0) -> StepperState:
+        """The state before the first step; the method's constants are estimated on this batch.
+
+        Args:
+            batch: `batch_size` examples; None: drawn from the problem's data, as `solve` draws them.
+            seed: the random seed.
+        """
+        if isinstance(seed, int | np.integer | float | str | None):
+            seed = seed_number("Stepper.init", "seed", seed)
+        oracle, samples = self._fitted.oracle, None
+        if batch is not None:
+            oracle, samples = self._first_batch(batch)
+        elif self.problem.needs_batches:
+            raise ValueError(
+                "Stepper.init: batch is missing; the problem's data are tightrope.Batches, so pass the first one"
+            )
+        method = as_arrays(self.method, oracle.parameters.dtype)
+        x = _inside(oracle, oracle.parameters.start)
+        state = start(oracle, method, x, jax.random.key(seed), jnp.int32(self.steps), samples)
+        # Within one jit the compiler would fold the start's constants into the steps, and round them otherwise than `solve`.
+        return jax.lax.optimization_barrier(state)
+
+    def step(self, state: StepperState, batch: PyTree[Any] | Draw = None) -> tuple[StepperState, Info]:
+        """One step.
+
+        Args:
+            state: from `init` or from the step before.
+            batch: `batch_size` examples (several sources: a dict by source), or what `draw` returned; None: drawn from
+                the problem's data, as `solve` draws them.
+
+        Returns:
+            The next state, and what the step cost.
+        """
+        oracle, roles = self._fitted.oracle, state.method.roles(self._fitted.oracle)
+        k = state.k + 1
+        if isinstance(batch, Draw):
+            samples, uniform = batch.samples, batch.uniform
+        elif batch is not None:
+            samples, uniform = self._samples(batch, "Stepper.step"), _uniform(_step_keys(roles, state.key, k))
+        elif self.problem.needs_batches:
+            raise ValueError("Stepper.step: batch is missing; the problem's data are tightrope.Batches, so pass one")
+        else:
+            samples, uniform = draw_samples(oracle, roles, state.key, k)
+        return take_step(oracle, state, samples, uniform)
+
+    def draw(self, k: int | Int[Array, ""], *, seed: int | Int[Array, ""] = 0) -> Draw:
+        """The randomness that `solve` uses at step k with this seed; `step` takes it in place of a batch."""
+        if self.problem.needs_batches:
+            raise ValueError("Stepper.draw: the problem's data are tightrope.Batches, which have nothing to draw from")
+        oracle, key, number = self._fitted.oracle, jax.random.key(seed), jnp.asarray(k, jnp.int32)
+        samples, uniform = draw_samples(oracle, self.method.roles(oracle), key, number)
+        return Draw(samples, uniform, jax.random.fold_in(key, number), number, jnp.int32(self.steps))
+
+    def answer(self, state: StepperState, data: Source | None = None, *, stop: Stop | None = None) -> Result:
+        """The best of the method's output, the last iterate and the running average, with its certificate.
+
+        Args:
+            state: from `step`.
+            data: a `Dataset` or `Sampler` to choose and certify the answer on; None: the problem's own data.
+            stop: the tolerances of `success`, as in `solve`.
+        """
+        from .answer import stepper_answer
+
+        return stepper_answer(self._fitted, state, data, stop or Stop())
+
+    # ------------------------------------------------------------------ the user's batches
+
+    def _by_source(self, batch: PyTree[Any], owner: str) -> list[PyTree[Any]]:
+        """The batch of every source, once its number of examples is right."""
+        if len(self.sources) == 1:
+            batches = [batch]
+        elif not isinstance(batch, Mapping) or set(batch) != set(self.sources):
+            given = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+            raise ValueError(
+                f"{owner}: batch must be a dict with a batch for each of {', '.join(self.sources)}, got {given}"
+                if self.sources
+                else f"{owner}: batch must be None, the problem has no data; got {given}"
+            )
+        else:
+            batches = [batch[name] for name in self.sources]
+        for name, one, sizes in zip(self.sources, batches, self._sizes, strict=True):
+            found = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(one)}
+            if found != {(sum(sizes.values()),)}:
+                raise ValueError(
+                    f"{owner}: batch must have {sum(sizes.values())} examples for {name!r} ({_shares(sizes)}), "
+                    f"got arrays that start with {sorted(found)}"
+                )
+        return [jax.tree.map(jnp.asarray, one) for one in batches]
+
+    def _samples(self, batch: PyTree[Any], owner: str, wrap: type = Dataset) -> dict[str, Sample]:
+        """A batch split over the method's samples, in the order of their names."""
+        batches = self._by_source(batch, owner)
+        sources = self._fitted.oracle.sources
+        parts = [dict(_split(one, sizes)) for one, sizes in zip(batches, self._sizes, strict=True)]
+        roles = sorted(self.method.roles(self._fitted.oracle))
+        return {
+            role: tuple(
+                Given(part[role]) if isinstance(source, wrap) else part[role]
+                for source, part in zip(sources, parts, strict=True)
+            )
+            for role in roles
+        }
+
+    def _first_batch(self, batch: PyTree[Any]) -> tuple[Oracle, dict[str, Sample]]:
+        """The oracle that constants are estimated with, which draws from the batch where there is no other data."""
+        oracle, samples = self._fitted.oracle, self._samples(batch, "Stepper.init", wrap=Dataset | Batches)  # pyright: ignore
+        if not self.problem.needs_batches:
+            return oracle, samples
+        sources: list[Any] = list(oracle.sources)
+        data = list(oracle.data)
+        for i, (one, sizes) in enumerate(zip(self._by_source(batch, "Stepper.init"), self._sizes, strict=True)):
+            if isinstance(sources[i], Batches):
+                sources[i] = FirstBatch(examples_in(one), max(sizes.values()))
+                data[i] = one
+        return replace(oracle, sources=tuple(sources), data=tuple(data)), samples
+
+
+def source_names(problem: Problem) -> tuple[str, ...]:
+    """A name for every source: 'objective', or the first constraint that uses it."""
+    terms = [("objective", problem.data), *((c.name, c.data) for c in problem.constraints)]
+    return tuple(next(name for name, data in terms if data is source) for source in problem.sources)
+
+
+def _sample_sizes(oracle: Oracle, method: Method) -> list[dict[str, int]]:
+    """For every source the number of examples of each of the method's samples; `Batches` are shared out evenly."""
+    roles = method.roles(oracle)
+    found = []
+    for source in oracle.sources:
+        each = source.batch_size
+        if isinstance(source, Batches):
+            fixed = sum(size for size in roles.values() if size is not None)
+            free = sum(size is None for size in roles.values())
+            each, rest = divmod(source.batch_size - fixed, free) if free else (0, source.batch_size - fixed)
+            if rest or (free and each < 1):
+                expected = f"{fixed} examples" if not free else f"{fixed or free} examples and then multiples of {free}"
+                raise ValueError(
+                    f"Stepper: {type(method).__name__} splits a batch over {len(roles)} samples "
+                    f"({', '.join(sorted(roles))}) and takes {expected}; Batches has {source.batch_size}"
+                )
+        found.append({role: each if roles[role] is None else roles[role] for role in sorted(roles)})
+    return found
+
+
+def _shares(sizes: dict[str, int]) -> str:
+    return " + ".join(f"{size} for {role}" for role, size in sizes.items())
+
+
+def _split(batch: PyTree[Array], sizes: dict[str, int]) -> Iterator[tuple[str, PyTree[Array]]]:
+    first = 0
+    for role, size in sizes.items():
+        yield role, jax.tree.map(lambda a, first=first, size=size: a[first : first + size], batch)
+        first += size
+
+
+def _inside(oracle: Oracle, x: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The point, or its projection if it lies outside the domain."""
+    if not oracle.domain.can_project:
+        return x
+    params = oracle.parameters.unravel_arrays(x)
+    return jnp.where(oracle.domain.contains(params), x, oracle.parameters.ravel(oracle.domain.project(params)))
