@@ -1,4 +1,4 @@
-"""Samples: rows, pieces, and what a mean over them is."""
+"""Sources of data, samples, and means over their examples."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ from tightrope.problems.data import Given, Span, batch_shape, examples_in, part_
 from tightrope.problems.parameters import Parameters
 
 
-def make_oracle(rows=100):
-    data = tr.Dataset(points(rows), batch_size=16)
+def make_oracle(examples=100):
+    data = tr.Dataset(points(examples), batch_size=16)
     problem = tr.Problem(
         loss, tr.at_most(lambda w, b: jnp.stack([parity(w, b), loss(w, b)]), 0.0, data=data, name="two"), data=data
     )
     return oracle_for(problem, Parameters(jnp.array([0.1, -0.3, 0.5, 1.0])))
 
 
-def test_a_sample_gone_through_in_pieces_gives_what_it_gives_at_once(monkeypatch):
+def test_a_sample_evaluated_in_pieces_gives_the_same_values_as_at_once(monkeypatch):
     oracle = make_oracle()
     x, sample = oracle.parameters.start, (np.random.default_rng(0).integers(0, 100, 77),)
 
     def everything():
         value, pullback = oracle.vjp(x, sample)
         y = jnp.array([0.3, -2.0])
-        looked = oracle.first_order(x, sample)
-        return oracle.f(x, sample), oracle.grad(x, sample), value, pullback(y), oracle.jac(x, sample), *looked
+        return (
+            oracle.f(x, sample),
+            oracle.grad(x, sample),
+            value,
+            pullback(y),
+            oracle.jac(x, sample),
+            *oracle.first_order(x, sample),
+        )
 
     at_once = everything()
-    monkeypatch.setattr(oracle_module, "PIECE", 10)  # seven pieces and a rest of seven rows
+    monkeypatch.setattr(oracle_module, "PIECE", 10)  # seven pieces and a rest of seven examples
     for whole, pieces in zip(at_once, everything(), strict=True):
         np.testing.assert_allclose(whole, pieces, rtol=1e-5, atol=1e-6)
 
@@ -42,19 +48,19 @@ def test_a_sample_gone_through_in_pieces_gives_what_it_gives_at_once(monkeypatch
 def test_everything_is_the_whole_data_once():
     oracle = make_oracle(37)
     assert oracle.everything() == (Span(0, 37),)
-    assert oracle.count(oracle.everything(), objective=True, constraints=True) == 37
+    assert oracle.count_examples("both", oracle.everything()) == 37
 
 
-def test_a_span_is_the_rows_that_it_names(monkeypatch):
+def test_a_span_gives_the_values_of_its_indices(monkeypatch):
     oracle = make_oracle()
-    x, named, span = oracle.parameters.start, (np.arange(20, 97),), (Span(20, 77),)
+    x, indices, span = oracle.parameters.start, (np.arange(20, 97),), (Span(20, 77),)
     for pieces in (2048, 10):
         monkeypatch.setattr(oracle_module, "PIECE", pieces)
-        for expected, found in zip(oracle.first_order(x, named), oracle.first_order(x, span), strict=True):
+        for expected, found in zip(oracle.first_order(x, indices), oracle.first_order(x, span), strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_a_look_is_the_objective_its_gradient_the_rows_and_their_jacobian():
+def test_first_order_is_the_objective_its_gradient_the_rows_and_their_jacobian():
     oracle = make_oracle()
     x, sample = oracle.parameters.start, (np.arange(7, 60),)
     expected = *oracle.value_and_grad(x, sample), oracle.c(x, sample), oracle.jac(x, sample)
@@ -74,7 +80,7 @@ def test_a_given_batch_gives_the_values_and_gradients_of_its_indices(piece, monk
     oracle = make_oracle()
     x, indices = oracle.parameters.start, np.random.default_rng(1).integers(0, 100, 77)
     given = (Given(jax.tree.map(lambda a: a[indices], oracle.data[0])),)
-    assert oracle.count(given, objective=True, constraints=True) == 77
+    assert oracle.count_examples("both", given) == 77
     assert oracle.f(x, given) == oracle.f(x, (indices,))
     for found, expected in zip(oracle.first_order(x, given), oracle.first_order(x, (indices,)), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -119,13 +125,13 @@ def test_batches_have_nothing_to_draw_from():
         batches_like().draw(jax.random.key(0), 4)
 
 
-def test_a_sampler_makes_fresh_rows_for_every_step_and_role():
+def test_a_sampler_makes_fresh_examples_for_every_step_and_role():
     source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 2)), batch_size=4)
     problem = tr.Problem(lambda x, b: jnp.mean(b @ x), data=source)
     oracle = oracle_for(problem, Parameters(jnp.ones(2)))
-    from tightrope.runs.loop import draw_of
+    from tightrope.runs.stepper import draw_samples
 
-    drawn = [draw_of(oracle, {"a": None, "b": 6}, jax.random.key(0), k)[0] for k in (1, 2)]
+    drawn = [draw_samples(oracle, {"a": None, "b": 6}, jax.random.key(0), k)[0] for k in (1, 2)]
     assert drawn[0]["a"][0].shape == (4, 2)
     assert drawn[0]["b"][0].shape == (6, 2)
     assert not np.array_equal(drawn[0]["a"][0], drawn[1]["a"][0])
@@ -135,10 +141,10 @@ def test_a_sampler_makes_fresh_rows_for_every_step_and_role():
 def test_blocks_of_draws_shrink_as_batches_grow():
     from tightrope.runs.loop import BLOCK, BLOCK_BYTES, block_length
 
-    for rows in (8, 20_000):
-        source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 100)), batch_size=rows)
+    for batch_size in (8, 20_000):
+        source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 100)), batch_size=batch_size)
         oracle = oracle_for(tr.Problem(lambda x, b: jnp.mean(b @ x), data=source), Parameters(jnp.ones(100)))
         length = block_length(oracle, {"joint": None}, 1)
         assert 1 <= length <= BLOCK
-        assert length * rows * 400 <= BLOCK_BYTES + 400 * rows
+        assert length * batch_size * 400 <= BLOCK_BYTES + 400 * batch_size
     assert length < BLOCK
