@@ -220,12 +220,6 @@ class Oracle(eqx.Module):
             raise TypeError(f"{endless[0]} cannot be passed over in full; only a tightrope.Dataset can")
         return tuple(Span(0, source.size) for source in self.sources if isinstance(source, Dataset))
 
-    def count(self, sample: Sample, *, objective: bool, constraints: bool) -> int:
-        """The number of examples of a sample that the objective, the constraints, or both use."""
-        terms = (self.objective,) * objective + self.constraints * constraints
-        used = {term.source for term in terms if term.source is not None}
-        return sum(examples_in(sample[source]) for source in used)
-
     def count_examples(self, used_by: Literal["objective", "constraints", "both"], *samples: Sample) -> int:
         """The number of examples in these samples that the objective, the constraints, or both use."""
         terms = (self.objective,) * (used_by != "constraints") + self.constraints * (used_by != "objective")

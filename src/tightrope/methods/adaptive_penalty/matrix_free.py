@@ -266,7 +266,7 @@ def _correct(oracle: Oracle, state: State, here: Look, draw: Draw) -> tuple[Stat
     if not oracle.sources:
         return state._replace(gradient=gradient, value=here.value), Info(2, values, 2)
     estimates, noise = (state.gradient, state.value), state.noise
-    rows = oracle.count(draw.samples["step"], objective=True, constraints=True)
+    rows = oracle.count_examples("both", draw.samples["step"])
     passes, period, last = 0, full_pass_period(oracle), state.last_pass
     if period:
         everything = oracle.everything()
@@ -280,7 +280,7 @@ def _correct(oracle: Oracle, state: State, here: Look, draw: Draw) -> tuple[Stat
         estimates, last = jax.lax.cond(due, full, lambda: (estimates, last))
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
-        rows += passes * oracle.count(everything, objective=True, constraints=True)
+        rows += passes * oracle.count_examples("both", everything)
     odd = here.odd_gradient + here.odd_pull(y)
     gain, of_gradient = noise[0].with_sample(jnp.sum(odd**2), draw.k)
     share, of_value = noise[1].with_sample(jnp.sum(here.odd_value**2), draw.k)

@@ -338,7 +338,7 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
     if not oracle.sources:
         return state, jax.tree.map(lambda a: jnp.stack([a, a]), estimates), Info(1, 2, 1)
     halves = _halves(oracle, x, sample)
-    rows, passes, period = oracle.count(sample, objective=True, constraints=True), 0, full_pass_period(oracle)
+    rows, passes, period = oracle.count_examples("both", sample), 0, full_pass_period(oracle)
     if period:
         everything = oracle.everything()
         due = (draw.k - 1) % period == 0
@@ -350,7 +350,7 @@ def _correct(oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates
         estimates, last = jax.lax.cond(due, full, lambda: (estimates, last))
         noise = tuple(n._replace(error=jnp.where(due, 0.0, n.error)) for n in noise)
         passes = due.astype(jnp.int32)
-        rows += passes * oracle.count(everything, objective=True, constraints=True)
+        rows += passes * oracle.count_examples("both", everything)
     gains, noise = zip(*(n.with_sample(a, draw.k) for n, a in zip(noise, _spreads(halves), strict=True)), strict=True)
     estimates = [old + a * (new - old) for old, a, new in zip(estimates, gains, _mean(halves), strict=True)]
     state = state._replace(estimates=Estimates(*estimates), noise=noise, last_pass=last)
