@@ -1,16 +1,16 @@
 """The simple convex sets X that parameters can be kept in: one set, one file."""
 
-from tightrope.domains.affine import Affine
-from tightrope.domains.base import Domain
-from tightrope.domains.box import Box
-from tightrope.domains.l1ball import L1Ball
-from tightrope.domains.l2ball import L2Ball
-from tightrope.domains.nonnegative import NonNegative
-from tightrope.domains.nuclear_ball import NuclearBall
-from tightrope.domains.product import Product
-from tightrope.domains.reals import Reals
-from tightrope.domains.simplex import Simplex
-from tightrope.domains.spectrahedron import Spectrahedron
+from .affine import Affine
+from .base import Domain
+from .box import Box
+from .l1ball import L1Ball
+from .l2ball import L2Ball
+from .nonnegative import NonNegative
+from .nuclear_ball import NuclearBall
+from .product import Product
+from .reals import Reals
+from .simplex import Simplex
+from .spectrahedron import Spectrahedron
 
 __all__ = [
     "Affine",

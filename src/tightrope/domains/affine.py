@@ -1,5 +1,7 @@
 """Affine subspaces: the solutions of linear equations."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax
@@ -8,9 +10,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from tightrope.domains._checks import check_real, is_concrete
-from tightrope.domains._vectors import Point, Vector, flatten
-from tightrope.domains.base import Domain
+from ._checks import check_real, is_concrete
+from ._vectors import Point, Vector, flatten
+from .base import Domain
 
 
 class Affine(Domain):
@@ -22,7 +24,7 @@ class Affine(Domain):
     with Q an orthonormal basis of the rows of A; a projection then costs two products with Q. Q is kept, A is not.
 
     Args:
-        A: a dense m × n matrix. Rows may depend on one another where b agrees.
+        A: a dense m × n matrix. Rows may be linearly dependent if b is consistent.
         b: a vector of m numbers.
 
     Example:
@@ -36,19 +38,21 @@ class Affine(Domain):
     coordinates: Float[Array | np.ndarray, " rank"]
 
     def __init__(self, A: Any, b: Any):
-        for name, value in (("A", A), ("b", b)):
+        for argument, value in (("A", A), ("b", b)):
             if not is_concrete(value):
-                raise TypeError(f"{name} must be known numbers; got a traced array (make the Affine outside jit)")
-            check_real(name, value)
+                raise TypeError(
+                    f"Affine: {argument} must be known numbers, got a traced array (make the set outside jit)"
+                )
+            check_real("Affine", argument, value)
         self.basis, self.coordinates = _factorize(_as_given(A), _as_given(b))
 
     def project(self, x: Point) -> Point:
-        """The step x - Q(Qᵀx - coordinates) along the rows of A."""
+        """X - Q(Qᵀx - coordinates), a step along the rows of A."""
         point, restore = ravel_pytree(x)
         return restore(point - self._combine(self._measure(point) - jnp.asarray(self.coordinates, point.dtype)))
 
     def diameter(self, x: Point) -> Float[Array, ""]:
-        """Infinite, or zero where the equations leave one point."""
+        """Infinite, or zero if the equations have one solution."""
         size, rank = self.basis.shape
         return jnp.full((), 0 if rank == size else jnp.inf, flatten(x).dtype)
 
@@ -58,12 +62,14 @@ class Affine(Domain):
         return restore(self._combine(self._measure(push)))
 
     def check(self, x: Any) -> None:
-        """ValueError if A does not have one column for every entry of `x`."""
+        """A ValueError unless A has one column for every entry of `x`."""
         size = sum(np.size(leaf) for leaf in jax.tree.leaves(x))
         if size != self.basis.shape[0]:
-            raise ValueError(f"A must have a column for each of the {size} entries of x; got {self.basis.shape[0]}")
+            raise ValueError(
+                f"Affine: A must have a column for each of the {size} entries of x, got {self.basis.shape[0]}"
+            )
 
-    # Full precision by name: the default rounds float32 products to ten bits on some accelerators.
+    # Full precision: the default rounds float32 products to ten bits on some accelerators.
     def _measure(self, vector: Vector) -> Vector:
         return jnp.matmul(vector, jnp.asarray(self.basis, vector.dtype), precision="highest")
 
@@ -72,21 +78,21 @@ class Affine(Domain):
 
 
 def _as_given(value: Any) -> np.ndarray:
-    """An array whose float type says how precise the numbers are: Python's and integers are float64."""
+    """An array whose float type tells the precision of the numbers; Python numbers and integers are float64."""
     array = np.asarray(value)
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float64)
 
 
 def _factorize(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Q, coordinates) of the system matrix·x = target; ValueError where it has no solution."""
+    """Return (Q, coordinates) of the system matrix·x = target; a ValueError if it has no solution."""
     if matrix.ndim != 2 or target.ndim != 1 or matrix.shape[0] != target.shape[0]:
         raise ValueError(
-            f"A must be a matrix and b a vector with one entry for each row of A; "
+            f"Affine: A must be a matrix and b a vector with one entry for each row of A, "
             f"got shapes {matrix.shape} and {target.shape}"
         )
     if not (np.all(np.isfinite(matrix)) and np.all(np.isfinite(target))):
-        raise ValueError("A and b must be finite; got NaN or inf")
-    # Rows that depend on one another do so only to the precision in which they were given.
+        raise ValueError("Affine: A and b must be finite, got NaN or infinity")
+    # Dependent rows are dependent only to the precision in which they were given.
     precision = 10 * max(matrix.shape) * max(np.finfo(matrix.dtype).eps, np.finfo(target.dtype).eps)
     lengths = np.linalg.norm(matrix.astype(np.float64), axis=1)
     lengths = np.where(lengths > 0, lengths, 1.0)
@@ -99,7 +105,7 @@ def _factorize(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.n
     if np.any(residual > 10 * precision * (np.linalg.norm(coordinates) + np.abs(levels))):
         worst = int(np.argmax(residual))
         raise ValueError(
-            f"A x = b must have a solution; the nearest x misses entry {worst} of b "
+            f"Affine: A x = b must have a solution, got a system whose nearest x misses entry {worst} of b "
             f"by {residual[worst] * lengths[worst]:.3g}"
         )
     return basis, coordinates

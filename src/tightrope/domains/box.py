@@ -1,5 +1,7 @@
 """Boxes: bounds on every entry."""
 
+from __future__ import annotations
+
 import contextlib
 from typing import Any
 
@@ -9,9 +11,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from tightrope.domains._checks import check_broadcast, check_real, is_concrete
-from tightrope.domains._vectors import Point, activity, broadcast, flatten, norm
-from tightrope.domains.base import Domain
+from ..numerics.scaling import norm
+from ._checks import check_broadcast, check_real, is_concrete
+from ._vectors import Point, boundary_tolerance, broadcast, flatten
+from .base import Domain
 
 
 class Box(Domain):
@@ -21,8 +24,8 @@ class Box(Domain):
 
     Args:
         low: lower bounds, a number or a pytree like x (or a prefix of it) whose leaves broadcast to those of x;
-            -inf for none.
-        high: upper bounds, likewise; inf for none.
+            -inf for no bound.
+        high: upper bounds, likewise; inf for no bound.
 
     Example:
         >>> import jax.numpy as jnp
@@ -35,11 +38,11 @@ class Box(Domain):
     high: Any
 
     def __check_init__(self):
-        for name, bound, absurd in (("low", self.low, np.inf), ("high", self.high, -np.inf)):
-            check_real(name, bound)
+        for argument, bound, absurd in (("low", self.low, np.inf), ("high", self.high, -np.inf)):
+            check_real("Box", argument, bound)
             for leaf in filter(is_concrete, jax.tree.leaves(bound)):
                 if np.any(np.isnan(leaf)) or np.any(np.asarray(leaf) == absurd):
-                    raise ValueError(f"{name} must have no NaN and no {absurd}; got {leaf!r}")
+                    raise ValueError(f"Box: {argument} must have no NaN and no {absurd}, got {leaf!r}")
         if is_concrete((self.low, self.high)):
             _check_order(self.low, self.high)
 
@@ -49,15 +52,15 @@ class Box(Domain):
 
     @property
     def can_minimize(self) -> bool:
-        """Whether the set has a linear minimization oracle: not where a bound is known to be infinite."""
+        """Whether the set has a linear minimization oracle: not if a bound is known to be infinite."""
         return not is_concrete((self.low, self.high)) or all(
             bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves((self.low, self.high))
         )
 
     def lmo(self, gradient: Point) -> Point:
-        """The bound that the gradient points away from; low where it is zero."""
+        """The bound that the gradient points away from; low where the gradient is zero."""
         if not self.can_minimize:
-            raise ValueError(f"lmo of a Box needs finite bounds; got low={self.low!r}, high={self.high!r}")
+            raise ValueError(f"Box: lmo needs finite bounds, got low={self.low!r}, high={self.high!r}")
         low, high = broadcast(self.low, gradient), broadcast(self.high, gradient)
         return jax.tree.map(lambda slope, bottom, top: jnp.where(slope >= 0, bottom, top), gradient, low, high)
 
@@ -66,12 +69,12 @@ class Box(Domain):
         return norm(flatten(jax.tree.map(jnp.subtract, broadcast(self.high, x), broadcast(self.low, x))))
 
     def project_normal_cone(self, x: Point, v: Point) -> Point:
-        """Entry by entry: min(v, 0) at low, max(v, 0) at high, v where low = high, 0 between.
+        """For each entry: min(v, 0) at low, max(v, 0) at high, v where low = high, 0 between.
 
-        "At" is relative to the bound or, where that is smaller, to the width: clipping is exact, so nothing is lost
-        by this, while a tolerance relative to the width alone would take 1 for 0 in Box(0, 1e6).
+        The tolerance of "at" is relative to the bound or to the width, whichever is smaller. Clipping is exact, so this
+        misses no boundary point, while a tolerance relative to the width alone would take 1 for 0 in Box(0, 1e6).
         """
-        near = activity(x)
+        near = boundary_tolerance(x)
 
         def project_entry(at: Array, push: Array, bottom: Array, top: Array) -> Array:
             width = top - bottom
@@ -82,27 +85,27 @@ class Box(Domain):
         return jax.tree.map(project_entry, x, v, broadcast(self.low, x), broadcast(self.high, x))
 
     def check(self, x: Any) -> None:
-        """ValueError if a bound does not broadcast to `x`."""
-        check_broadcast("low", self.low, x)
-        check_broadcast("high", self.high, x)
+        """A ValueError unless the bounds broadcast to `x`."""
+        check_broadcast("Box", "low", self.low, x)
+        check_broadcast("Box", "high", self.high, x)
 
 
 def _finite(scale: Array) -> Array:
-    """The scale of a bound; an infinite one has none, and no point is near it."""
+    """The scale of a bound; 0 for an infinite bound, which no point is near."""
     return jnp.where(jnp.isfinite(scale), scale, 0)
 
 
 def _check_order(low: Any, high: Any) -> None:
-    """ValueError where low > high."""
+    """A ValueError where low > high."""
     low, high = _aligned(low, high)
     for bottom, top in zip(jax.tree.leaves(low), jax.tree.leaves(high), strict=True):
         try:
             np.broadcast_shapes(np.shape(bottom), np.shape(top))
         except ValueError:
             came = f"{np.shape(bottom)} and {np.shape(top)}"
-            raise ValueError(f"low and high must have shapes that broadcast; got {came}") from None
+            raise ValueError(f"Box: low and high must have shapes that broadcast, got {came}") from None
         if np.any(np.asarray(bottom) > np.asarray(top)):
-            raise ValueError(f"low must be at most high; got low={bottom!r} and high={top!r}")
+            raise ValueError(f"Box: low must be at most high, got low={bottom!r} and high={top!r}")
 
 
 def _aligned(low: Any, high: Any) -> tuple[Any, Any]:
@@ -111,6 +114,5 @@ def _aligned(low: Any, high: Any) -> tuple[Any, Any]:
         with contextlib.suppress(ValueError):
             spread = jax.tree.broadcast(coarse, fine)
             return (spread, high) if fine is high else (low, spread)
-    raise ValueError(
-        f"low and high must be numbers or pytrees alike; got {jax.tree.structure(low)} and {jax.tree.structure(high)}"
-    )
+    came = f"{jax.tree.structure(low)} and {jax.tree.structure(high)}"
+    raise ValueError(f"Box: low and high must be numbers or pytrees of one structure, got {came}")

@@ -1,15 +1,18 @@
 """The l1 ball, whose projections are sparse."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from tightrope.domains._checks import check_positive, check_scalar
-from tightrope.domains._levels import project_on_simplex, water_level
-from tightrope.domains._vectors import Point, activity, flatten
-from tightrope.domains.base import Domain
+from ..arguments import numbers
+from ._checks import check_scalar
+from ._levels import project_on_simplex, water_level
+from ._vectors import Point, boundary_tolerance, flatten
+from .base import Domain
 
 
 class L1Ball(Domain):
@@ -30,10 +33,10 @@ class L1Ball(Domain):
     radius: Float[Array, ""] | float
 
     def __check_init__(self):
-        check_positive("radius", self.radius)
+        numbers("L1Ball", "radius", self.radius, low=0.0)
 
     def project(self, x: Point) -> Point:
-        """sign(x)·max(|x| - t, 0), at the t for which it has l1 norm radius; x itself inside."""
+        """sign(x)·max(|x| - t, 0), with the t that makes its l1 norm the radius; x itself inside."""
         point, restore = ravel_pytree(x)
         radius = jnp.asarray(self.radius, point.dtype)
         size = jnp.abs(point)
@@ -48,30 +51,30 @@ class L1Ball(Domain):
         return restore(jnp.zeros_like(slope).at[steepest].set(end))
 
     def diameter(self, x: Point) -> Float[Array, ""]:
-        """Twice the radius, the distance of opposite vertices."""
+        """Twice the radius, the distance between opposite vertices."""
         return 2 * jnp.asarray(self.radius, flatten(x).dtype)
 
     def project_normal_cone(self, x: Point, v: Point) -> Point:
-        """Nearest to v in {t·s : t >= 0, s = sign(x) on the support S of x, |s| <= 1 elsewhere}; zero inside.
+        """The projection of v onto {t·s : t >= 0, s = sign(x) on the support S of x, |s| <= 1 elsewhere}; zero inside.
 
         With u = sign(x)·v on S and |v| elsewhere it is sign·t on S and sign·min(u, t) elsewhere; the best t has
         Σ_S (u - t) + Σ_{not S} max(u - t, 0) = 0, or is 0 where that is negative. An entry of x is zero when it is
-        eps^(2/3) of radius / n: in a thousand entries most are small against the radius.
+        eps^(2/3) of radius / n: of a thousand entries most are small compared with the radius.
         """
         point, restore = ravel_pytree(x)
         push = flatten(v)
         radius = jnp.asarray(self.radius, point.dtype)
-        support = jnp.abs(point) > activity(x) * radius / point.size
+        support = jnp.abs(point) > boundary_tolerance(x) * radius / point.size
         sign = jnp.where(support, jnp.sign(point), jnp.sign(push))
         outward = sign * push
         level = jnp.maximum(water_level(outward, support, 0.0), 0)
         normal = sign * jnp.where(support, level, jnp.minimum(outward, level))
-        on_sphere = jnp.sum(jnp.abs(point)) >= (1 - activity(x)) * radius
+        on_sphere = jnp.sum(jnp.abs(point)) >= (1 - boundary_tolerance(x)) * radius
         return restore(jnp.where(on_sphere, normal, 0))
 
     def check(self, x: Any) -> None:
-        """ValueError if the radius is not one number."""
-        check_scalar("radius", self.radius)
+        """A ValueError unless the radius is one number."""
+        check_scalar("L1Ball", "radius", self.radius)
 
     def _scale(self, x: Point) -> Float[Array, ""]:
         return jnp.asarray(self.radius, flatten(x).dtype)

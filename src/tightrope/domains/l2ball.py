@@ -1,5 +1,7 @@
 """Euclidean balls."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax
@@ -8,9 +10,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from tightrope.domains._checks import check_broadcast, check_positive, check_real, check_scalar, is_concrete
-from tightrope.domains._vectors import Point, Scalar, Vector, activity, broadcast, epsilon, flatten, norm
-from tightrope.domains.base import Domain
+from ..arguments import numbers
+from ..numerics.scaling import norm, positive_or_one
+from ._checks import check_broadcast, check_real, check_scalar, is_concrete
+from ._vectors import Point, Scalar, Vector, boundary_tolerance, broadcast, epsilon, flatten
+from .base import Domain
 
 
 class L2Ball(Domain):
@@ -33,18 +37,18 @@ class L2Ball(Domain):
     center: Any = None
 
     def __check_init__(self):
-        check_positive("radius", self.radius)
+        numbers("L2Ball", "radius", self.radius, low=0.0)
         if self.center is None:
             return
-        check_real("center", self.center)
+        check_real("L2Ball", "center", self.center)
         for leaf in filter(is_concrete, jax.tree.leaves(self.center)):
             if not np.all(np.isfinite(leaf)):
-                raise ValueError(f"center must be finite; got {leaf!r}")
+                raise ValueError(f"L2Ball: center must be finite, got {leaf!r}")
 
     def project(self, x: Point) -> Point:
         """The point on the ray from the center through `x`, at most radius away."""
-        # optax.projections.projection_l2_ball squares norm and radius, which overflow in float32 beyond 1e19: far
-        # points go to the center, and so does every point of a ball of radius 1e20.
+        # optax.projections.projection_l2_ball squares the norm and the radius, which overflow in float32 beyond 1e19: it
+        # moves far points to the center, and every point of a ball of radius 1e20.
         point, restore = ravel_pytree(x)
         center, radius = self._numbers(x, point)
         offset = point - center
@@ -53,7 +57,7 @@ class L2Ball(Domain):
         return restore(jnp.where(distance <= radius, point, on_sphere))
 
     def lmo(self, gradient: Point) -> Point:
-        """The end of the radius against the gradient; the center where the gradient is zero."""
+        """Center - radius·gradient / ‖gradient‖; the center where the gradient is zero."""
         slope, restore = ravel_pytree(gradient)
         center, radius = self._numbers(gradient, slope)
         return restore(center - radius * _unit(slope))
@@ -63,24 +67,24 @@ class L2Ball(Domain):
         return 2 * jnp.asarray(self.radius, flatten(x).dtype)
 
     def project_normal_cone(self, x: Point, v: Point) -> Point:
-        """The component of v along the outward ray through x on the sphere, zero inside."""
+        """The component of v along the outward ray through x if x is on the sphere; zero inside."""
         point, restore = ravel_pytree(x)
         center, radius = self._numbers(x, point)
         offset = point - center
-        rounding = 4 * epsilon(x) * norm(center)  # of point - center, where the center is far from zero
-        on_sphere = norm(offset) >= (1 - activity(x)) * radius - rounding
+        rounding = 4 * epsilon(x) * norm(center)  # of point - center
+        on_sphere = norm(offset) >= (1 - boundary_tolerance(x)) * radius - rounding
         outward = _unit(offset)
         length = jnp.maximum(jnp.sum(outward * flatten(v)), 0)
         return restore(jnp.where(on_sphere, length * outward, 0))
 
     def check(self, x: Any) -> None:
-        """ValueError if the radius is not one number or the center does not broadcast to `x`."""
-        check_scalar("radius", self.radius)
+        """A ValueError unless the radius is one number and the center broadcasts to `x`."""
+        check_scalar("L2Ball", "radius", self.radius)
         if self.center is not None:
-            check_broadcast("center", self.center, x)
+            check_broadcast("L2Ball", "center", self.center, x)
 
     def _numbers(self, x: Point, point: Vector) -> tuple[Vector, Scalar]:
-        """Center and radius in the type of the vector `point`."""
+        """The center and the radius in the type of the vector `point`."""
         center = jnp.zeros_like(point) if self.center is None else flatten(broadcast(self.center, x))
         return center, jnp.asarray(self.radius, point.dtype)
 
@@ -90,6 +94,5 @@ class L2Ball(Domain):
 
 
 def _unit(vector: Vector) -> Vector:
-    """The vector's direction; zero for zero."""
-    length = norm(vector)
-    return vector / jnp.where(length > 0, length, 1)
+    """The direction of a vector; zero for the zero vector."""
+    return vector / positive_or_one(norm(vector))

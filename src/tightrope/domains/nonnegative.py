@@ -1,11 +1,13 @@
 """The non-negative orthant."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from tightrope.domains._vectors import Point
-from tightrope.domains.base import Domain
+from ._vectors import Point
+from .base import Domain
 
 
 class NonNegative(Domain):
@@ -27,6 +29,6 @@ class NonNegative(Domain):
     def project_normal_cone(self, x: Point, v: Point) -> Point:
         """min(v, 0) where x is zero, else zero.
 
-        Zero is meant exactly: the projection makes it exactly, and a cone has no scale for "nearly" to refer to.
+        No tolerance: projections have exact zeros, and a cone has no scale that a tolerance could be relative to.
         """
         return jax.tree.map(lambda at, push: jnp.where(at <= 0, jnp.minimum(push, 0), 0), x, v)

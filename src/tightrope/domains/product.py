@@ -1,5 +1,7 @@
 """Products of sets: one set for each part of a pytree."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from tightrope.domains._vectors import Point, flatten, norm
-from tightrope.domains.base import Domain
+from ..numerics.scaling import norm
+from ._vectors import Point, flatten
+from .base import Domain
 
 
 class Product(Domain):
@@ -31,17 +34,17 @@ class Product(Domain):
 
     def __check_init__(self):
         leaves = jax.tree.leaves(self.parts, is_leaf=_is_domain)
-        strangers = [leaf for leaf in leaves if not _is_domain(leaf)]
-        if strangers or not leaves:
-            came = f"{strangers[0]!r} among its leaves" if strangers else f"{self.parts!r}"
-            raise TypeError(f"parts must be a pytree whose leaves are domains; got {came}")
+        others = [leaf for leaf in leaves if not _is_domain(leaf)]
+        if others or not leaves:
+            came = f"{others[0]!r} among its leaves" if others else f"{self.parts!r}"
+            raise TypeError(f"Product: parts must be a pytree whose leaves are domains, got {came}")
 
     def project(self, x: Point) -> Point:
-        """Each part's projection."""
+        """The projection of each piece onto its part."""
         return self._map(lambda part, piece: part.project(piece), x)
 
     def lmo(self, gradient: Point) -> Point:
-        """Each part's linear minimization oracle."""
+        """The linear minimization oracle of each part."""
         return self._map(lambda part, piece: part.lmo(piece), gradient)
 
     @property
@@ -55,34 +58,34 @@ class Product(Domain):
         return all(part.can_minimize for part in self._domains())
 
     def contains(self, x: Point, tolerance: Float[Array, ""] | float | None = None) -> Bool[Array, ""]:
-        """Whether each piece of `x` is in its part, to the part's own tolerance where none is given."""
+        """Whether each piece of `x` is in its part; without `tolerance`, each part uses its default."""
         if tolerance is not None:
             return super().contains(x, tolerance)
         inside = jax.tree.leaves(self._map(lambda part, piece: part.contains(piece), x))
         return jnp.all(jnp.stack(inside))
 
     def diameter(self, x: Point) -> Float[Array, ""]:
-        """The root of the sum of the squared diameters of the parts."""
+        """The square root of the sum of the squared diameters of the parts."""
         return norm(flatten(self._map(lambda part, piece: part.diameter(piece), x)))
 
     def project_normal_cone(self, x: Point, v: Point) -> Point:
-        """Each part's: the normal cone of a product is the product of the normal cones."""
+        """The projection onto the normal cone of each part: the normal cone of a product is the product of the cones."""
         return self._map(lambda part, at, push: part.project_normal_cone(at, push), x, v)
 
     def check(self, x: Any) -> None:
-        """ValueError if `parts` is not a prefix of `x` or a part does not match its piece."""
+        """A ValueError unless `parts` is a prefix of `x` and each part matches its piece."""
         paths, structure = jax.tree_util.tree_flatten_with_path(self.parts, is_leaf=_is_domain)
         try:
             pieces = structure.flatten_up_to(x)
         except ValueError as mismatch:
             raise ValueError(
-                f"parts must be a prefix of x; got parts {structure} and x {jax.tree.structure(x)}: {mismatch}"
+                f"Product: parts must be a prefix of x, got parts {structure} for x = {jax.tree.structure(x)}: {mismatch}"
             ) from None
         for (path, part), piece in zip(paths, pieces, strict=True):
             try:
                 part.check(piece)
             except ValueError as mismatch:
-                raise ValueError(f"parts{jax.tree_util.keystr(path)}: {mismatch}") from None
+                raise ValueError(f"Product: parts{jax.tree_util.keystr(path)}: {mismatch}") from None
 
     def _domains(self) -> list[Domain]:
         return jax.tree.leaves(self.parts, is_leaf=_is_domain)

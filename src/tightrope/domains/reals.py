@@ -1,10 +1,12 @@
 """The whole space."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 
-from tightrope.domains._vectors import Point
-from tightrope.domains.base import Domain
+from ._vectors import Point
+from .base import Domain
 
 
 class Reals(Domain):
@@ -24,5 +26,5 @@ class Reals(Domain):
         return x
 
     def project_normal_cone(self, x: Point, v: Point) -> Point:
-        """Zero, the only normal."""
+        """Zero, the only normal vector."""
         return jax.tree.map(jnp.zeros_like, v)

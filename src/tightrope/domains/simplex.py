@@ -1,4 +1,6 @@
-"""The simplex."""
+"""The simplex: non-negative entries with a given sum."""
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -8,10 +10,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from tightrope.domains._checks import check_positive, check_scalar
-from tightrope.domains._levels import project_on_simplex, water_level
-from tightrope.domains._vectors import Point, activity, flatten
-from tightrope.domains.base import Domain
+from ..arguments import numbers
+from ._checks import check_scalar
+from ._levels import project_on_simplex, water_level
+from ._vectors import Point, boundary_tolerance, flatten
+from .base import Domain
 
 
 class Simplex(Domain):
@@ -32,10 +35,10 @@ class Simplex(Domain):
     total: Float[Array, ""] | float = 1.0
 
     def __check_init__(self):
-        check_positive("total", self.total)
+        numbers("Simplex", "total", self.total, low=0.0)
 
     def project(self, x: Point) -> Point:
-        """max(x - t, 0), at the t for which it sums to total."""
+        """max(x - t, 0), with the t that makes its sum the total."""
         point, restore = ravel_pytree(x)
         return restore(project_on_simplex(point, jnp.asarray(self.total, point.dtype)))
 
@@ -46,28 +49,28 @@ class Simplex(Domain):
         return restore(vertex)
 
     def diameter(self, x: Point) -> Float[Array, ""]:
-        """√2·total, the distance of two vertices; zero where there is only one."""
+        """√2·total, the distance between two vertices; zero if there is only one."""
         point = flatten(x)
         return jnp.asarray(self.total, point.dtype) * (np.sqrt(2).item() if point.size > 1 else 0.0)
 
     def project_normal_cone(self, x: Point, v: Point) -> Point:
-        """Nearest to v in {t·1 - mu : mu >= 0, mu = 0 on the support S of x}.
+        """The projection of v onto {t·1 - mu : mu >= 0, mu = 0 on the support S of x}.
 
         On S it equals t, elsewhere min(v, t), and the best t has Σ_S (v - t) + Σ_{not S} max(v - t, 0) = 0.
-        An entry is zero when it is eps^(2/3) of the mean entry, total / n: in a thousand entries most are small
-        against the total.
+        An entry is zero when it is eps^(2/3) of the mean entry, total / n: of a thousand entries most are small
+        compared with the total.
         """
         point, restore = ravel_pytree(x)
         push = flatten(v)
-        support = point > activity(x) * jnp.asarray(self.total, point.dtype) / point.size
+        support = point > boundary_tolerance(x) * jnp.asarray(self.total, point.dtype) / point.size
         level = water_level(push, support, 0.0)
         return restore(jnp.where(support, level, jnp.minimum(push, level)))
 
     def check(self, x: Any) -> None:
-        """ValueError if total is not one number or `x` has no entries."""
-        check_scalar("total", self.total)
+        """A ValueError unless total is one number and `x` has entries."""
+        check_scalar("Simplex", "total", self.total)
         if sum(np.size(leaf) for leaf in jax.tree.leaves(x)) == 0:
-            raise ValueError(f"Simplex needs at least one entry to sum to its total; got x = {x!r}")
+            raise ValueError(f"Simplex: x must have at least one entry, got {x!r}")
 
     def _scale(self, x: Point) -> Float[Array, ""]:
         return jnp.asarray(self.total, flatten(x).dtype)

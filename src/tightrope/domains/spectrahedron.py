@@ -1,6 +1,7 @@
-"""The spectrahedron: positive semidefinite matrices of one trace."""
+"""The spectrahedron: positive semidefinite matrices with a given trace."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from typing import Any
 
 import jax
@@ -8,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from tightrope.domains._checks import check_positive, check_scalar
-from tightrope.domains._levels import project_on_simplex, water_level
-from tightrope.domains._spectral import Matrix, check_matrix, cut_eigenvalues, product
-from tightrope.domains._vectors import Vector, activity, norm
-from tightrope.domains.base import Domain
-from tightrope.domains.nuclear_ball import orthogonal
+from ..arguments import numbers
+from ..numerics.lanczos import least_eigenvector
+from ..numerics.scaling import norm
+from ..numerics.spectral import Matrix, cut_eigenvalues, product
+from ._checks import check_matrix, check_scalar
+from ._levels import project_on_simplex, water_level
+from ._vectors import boundary_tolerance
+from .base import Domain
 
 
 class Spectrahedron(Domain):
@@ -37,29 +40,29 @@ class Spectrahedron(Domain):
     total: Float[Array, ""] | float = 1.0
 
     def __check_init__(self):
-        check_positive("total", self.total)
+        numbers("Spectrahedron", "total", self.total, low=0.0)
 
     def project(self, x: Matrix) -> Matrix:
-        """V max(Λ - t, 0) Vᵀ of the symmetric part of x, at the t for which its eigenvalues sum to total."""
+        """V max(Λ - t, 0) Vᵀ of the symmetric part of x, with the t that makes the sum of its eigenvalues the total."""
         values, vectors = jnp.linalg.eigh(_symmetric(x))
         return _symmetric(product(vectors * project_on_simplex(values, self._total(x)), vectors.T))
 
     def lmo(self, gradient: Matrix) -> Matrix:
-        """total·v vᵀ with the least eigenvector of the gradient's symmetric part, by `least_eigenvector`.
+        """total·v vᵀ with the eigenvector v of the least eigenvalue of the gradient's symmetric part.
 
-        <gradient, s> <= total·(λ_min + 1e-4 (λ_max - λ_min)) is what the default number of iterations is good for; a
-        gradient of no more rows than that is minimized to rounding.
+        The default number of iterations of `least_eigenvector` gives <gradient, s> <= total·(λ_min + 1e-4 (λ_max - λ_min));
+        a gradient with no more rows than iterations is minimized to rounding.
         """
         half = _symmetric(gradient)
         vector = least_eigenvector(lambda v: product(half, v), half.shape[0], half.dtype)
         return self._total(gradient) * jnp.outer(vector, vector)
 
     def diameter(self, x: Matrix) -> Float[Array, ""]:
-        """√2·total, the distance of two orthogonal directions; zero where there is only one."""
+        """√2·total, the distance between two orthogonal directions; zero if there is only one."""
         return self._total(x) * (np.sqrt(2).item() if x.shape[0] > 1 else 0.0)
 
     def project_normal_cone(self, x: Matrix, v: Matrix) -> Matrix:
-        """Nearest to v in {t·I - M + A : M ⪰ 0, MV = 0, A antisymmetric}, for V the support of x's eigenvectors.
+        """The projection of v onto {t·I - M + A : M ⪰ 0, MV = 0, A antisymmetric}, for V the support of x's eigenvectors.
 
         As for the simplex, with the diagonal d of VᵀvV on the support and the eigenvalues τ of v between the other
         eigenvectors: it is t on the support and v with its eigenvalues cut at t elsewhere, nothing between the two, and the
@@ -67,13 +70,12 @@ class Spectrahedron(Domain):
         """
         half = _symmetric(v)
         values, vectors = jnp.linalg.eigh(_symmetric(x))
-        support = values > activity(x) * self._total(x) / values.size
+        support = values > boundary_tolerance(x) * self._total(x) / values.size
         inside = product(vectors * support, vectors.T)
         outside = jnp.eye(values.size, dtype=x.dtype) - inside
         rest = _symmetric(product(outside, half, outside))
-        below = 1 + 2 * norm(
-            jax.lax.stop_gradient(rest).ravel()
-        )  # moves the support's zeros under all other eigenvalues
+        # moves the zeros of the support below all other eigenvalues
+        below = 1 + 2 * norm(jax.lax.stop_gradient(rest).ravel())
         heights = jnp.linalg.eigvalsh(rest - below * inside)
         other = jnp.arange(values.size) >= jnp.sum(support)
         along = jnp.where(support, jnp.sum(vectors * product(half, vectors), axis=0), -jnp.inf)
@@ -82,67 +84,18 @@ class Spectrahedron(Domain):
         return level * inside + product(outside, cut_eigenvalues(rest, level), outside) + (v - half)
 
     def check(self, x: Any) -> None:
-        """ValueError if total is not one number or `x` not one square matrix."""
-        check_scalar("total", self.total)
+        """A ValueError unless total is one number and `x` one square matrix."""
+        check_scalar("Spectrahedron", "total", self.total)
         check_matrix("Spectrahedron", x)
         (leaf,) = jax.tree.leaves(x)
         if np.shape(leaf)[0] != np.shape(leaf)[1]:
-            raise ValueError(f"Spectrahedron is a set of square matrices; got x of shape {np.shape(leaf)}")
+            raise ValueError(f"Spectrahedron: x must be a square matrix, got shape {np.shape(leaf)}")
 
     def _scale(self, x: Matrix) -> Float[Array, ""]:
         return self._total(x)
 
     def _total(self, x: Matrix) -> Float[Array, ""]:
         return jnp.asarray(self.total, x.dtype)
-
-
-def least_eigenvector(
-    matvec: Callable[[Vector], Vector], size: int, dtype: Any = jnp.float32, iterations: int = 32
-) -> Vector:
-    """A unit eigenvector of a symmetric matrix G with the least eigenvalue, from products with it.
-
-    Lanczos tridiagonalization with full reorthogonalization from a start that is the same for every G; the vector comes from
-    the eigenvectors of the small matrix. Exact, to rounding, where `iterations` reach the size of G. Any unit vector for G = 0.
-
-    Args:
-        matvec: v ↦ Gv.
-        size: rows of G.
-        dtype: type of the vectors.
-        iterations: of one product each.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from tightrope.domains.spectrahedron import least_eigenvector
-        >>> jnp.abs(least_eigenvector(lambda v: jnp.array([1.0, -2.0, 3.0]) * v, 3)).round(4)
-        Array([0., 1., 0.], dtype=float32)
-    """
-    count = min(iterations, size)
-    start = jax.random.normal(jax.random.key(0), (size,), dtype)
-    basis = jnp.zeros((count + 1, size), dtype).at[0].set(start / norm(start))
-
-    def extend(j: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        basis, diagonal, beside = carry
-        image = matvec(basis[j])
-        rest = orthogonal(image, basis)
-        length, size = norm(rest), norm(image)
-        goes_on = length > 10 * jnp.finfo(dtype).eps * jnp.maximum(size, jnp.max(jnp.abs(diagonal)))
-        following = jnp.where(goes_on, rest / jnp.where(goes_on, length, 1), 0)
-        return (
-            basis.at[j + 1].set(following),
-            diagonal.at[j].set(product(basis[j], image)),
-            beside.at[j].set(jnp.where(goes_on, length, 0)),
-        )
-
-    start_values = jnp.zeros(count, dtype), jnp.zeros(count, dtype)
-    basis, diagonal, beside = jax.lax.fori_loop(0, count, extend, (basis, *start_values))
-    used = jnp.any(basis[:count] != 0, axis=1)
-    above = diagonal[0] + jnp.where(
-        diagonal[0] == 0, 1, jnp.abs(diagonal[0])
-    )  # than the least: an unused row is not it
-    small = jnp.diag(jnp.where(used, diagonal, above)) + jnp.diag(beside[:-1], 1) + jnp.diag(beside[:-1], -1)
-    _, vectors = jnp.linalg.eigh(small)
-    vector = product(vectors[:, 0], basis[:count])
-    return vector / norm(vector)
 
 
 def _symmetric(matrix: Matrix) -> Matrix:
