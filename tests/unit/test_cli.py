@@ -19,7 +19,7 @@ from tightrope import cli
 from tightrope.cli import demo_figure, demo_problem, lists
 from tightrope.cli.solve import compare_with
 from tightrope.cli.terminal import show
-from tightrope.experiments import base, report, running
+from tightrope.experiments import base, outcome, running, summary
 from tightrope.methods import registry
 
 README = Path(__file__).parents[2] / "README.md"
@@ -310,7 +310,7 @@ def test_compare_runs_on_the_first_problem_of_the_readme(tmp_path):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """The output of `compare` on a problem in a file, and its folder."""
+    """The output of `compare` on a problem in a file, and the folder of that file."""
     folder = tmp_path_factory.mktemp("compared")
     (folder / "own.py").write_text(OWN)
     methods = ["--methods", "gradient-descent-ascent,TruncatedMomentum", "--grid", "step_size=0.01,0.1"]
@@ -394,14 +394,14 @@ def test_an_unknown_experiment_gives_a_one_line_error():
 
 def test_reproduce_writes_the_summary(tmp_path):
     assert call("reproduce", "--summary", tmp_path / "all.md").exit_code == 0
-    assert (tmp_path / "all.md").read_text(encoding="utf-8") == report.summary(base.committed())
+    assert (tmp_path / "all.md").read_text(encoding="utf-8") == summary.markdown_summary(base.committed())
     assert call("reproduce", "--summary", tmp_path).exit_code == 2
 
 
 def test_reproduce_prints_the_claims_and_where_the_report_is(monkeypatch, tmp_path):
     def made(experiment, out, quick):
         checks = [base.Check("a is lower", {"a": 1.0}, True), base.Check("b is lower", 2.0, False)]
-        return running.Outcome(experiment, quick, out / experiment.name, {}, {}, {}, checks)
+        return outcome.Outcome(experiment, quick, out / experiment.name, {}, {}, {}, checks)
 
     monkeypatch.setattr(running, "run_experiment", made)
     answer = call("reproduce", "rates", "--quick", "--out", tmp_path)

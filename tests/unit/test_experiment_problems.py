@@ -1,4 +1,4 @@
-"""The problems of five experiments: shapes and facts, against NumPy. Those on real files need TIGHTROPE_DATA."""
+"""The problems of five experiments against NumPy. Tests on real files need TIGHTROPE_DATA."""
 
 import math
 import os
@@ -47,15 +47,15 @@ def test_the_start_has_length_one_hundredth():
 
 
 @pytest.fixture
-def few_rows(monkeypatch):
-    """Thirty rows of twenty features in place of a data set."""
+def few_examples(monkeypatch):
+    """Thirty examples with twenty features instead of a data set."""
     rng = np.random.default_rng(5)
-    rows = {"x": rng.normal(size=(30, 20)).astype(np.float32), "y": np.sign(rng.normal(size=30)).astype(np.float32)}
-    monkeypatch.setattr(bank, "rows", lambda name, count: rows)
-    return rows
+    arrays = {"x": rng.normal(size=(30, 20)).astype(np.float32), "y": np.sign(rng.normal(size=30)).astype(np.float32)}
+    monkeypatch.setattr(bank, "examples", lambda name, count: arrays)
+    return arrays
 
 
-def test_the_mean_constraint_is_the_mean_of_the_draws(few_rows):
+def test_the_mean_constraint_is_the_mean_of_the_draws(few_examples):
     problem, _ = bank.make.__wrapped__("any", None)
     x, drawn = np.linspace(-1.0, 2.0, 20), bank.draws(20)
     found = problem.constraints[0].fn(jnp.asarray(x, jnp.float32), problem.constraints[0].data.arrays)
@@ -63,9 +63,9 @@ def test_the_mean_constraint_is_the_mean_of_the_draws(few_rows):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
 
 
-def test_metrics_are_loss_violation_and_residual_of_least_squares_multipliers(few_rows):
+def test_metrics_are_loss_violation_and_residual_of_least_squares_multipliers(few_examples):
     metrics, x = bank.metrics.__wrapped__("any", None), np.linspace(-0.5, 0.7, 20)
-    features, labels, drawn = few_rows["x"].astype(float), few_rows["y"].astype(float), bank.draws(20)
+    features, labels, drawn = few_examples["x"].astype(float), few_examples["y"].astype(float), bank.draws(20)
     matrix, right = drawn["A"].mean(axis=0, dtype=float), drawn["a"].mean(axis=0, dtype=float)
     margins = labels * (features @ x)
     gradient, jacobian = features.T @ (-labels / (1 + np.exp(margins))) / 30, np.vstack([matrix, 2 * x])
@@ -83,7 +83,7 @@ def test_metrics_are_loss_violation_and_residual_of_least_squares_multipliers(fe
 @pytest.mark.by_default("bank-full-81")
 @needs_data
 @pytest.mark.parametrize(("name", "n"), [("bank-full", 81), ("loan", 137)])
-def test_there_are_eleven_constraints_and_as_many_features_as_stated(name, n):
+def test_there_are_eleven_constraints_and_the_stated_number_of_features(name, n):
     problem, x0 = bank.make(name)
     assert x0.shape == (n,)
     assert sum(map(math.prod, check_functions(problem, Parameters(x0)))) == 11
@@ -98,7 +98,13 @@ def test_every_method_has_nine_settings_and_the_chosen_one_is_among_them():
 def test_exact_penalty_has_the_papers_numbers_in_every_setting():
     for method in bank_config.GRIDS[bank_config.EXACT]:
         assert isinstance(method, ExactPenalty)
-        numbers = method.penalty, method.growth, method.steering, method.decrease, method.step_size
+        numbers = (
+            method.penalty,
+            method.penalty_growth,
+            method.normal_fraction,
+            method.decrease_fraction,
+            method.step_size,
+        )
         assert numbers == (1.0, 1.2, 0.8, 0.8, 0.001)
 
 
@@ -109,7 +115,7 @@ def test_adjusting_multiplies_step_and_penalty_alone():
     assert method.smoothness == pytest.approx(3.0 / 16)
     exact = bank_config.adjusted(bank_config.exact_penalty(20, 1), 2.0, 0.5)
     assert isinstance(exact, ExactPenalty)
-    assert (exact.step_size, exact.penalty, exact.growth) == (0.002, 0.5, 1.2)
+    assert (exact.step_size, exact.penalty, exact.penalty_growth) == (0.002, 0.5, 1.2)
 
 
 def test_values_at_the_budget_are_means_over_the_last_tenth_and_infinite_where_a_run_diverged():
@@ -124,7 +130,7 @@ def test_values_at_the_budget_are_means_over_the_last_tenth_and_infinite_where_a
 
 @pytest.fixture
 def people():
-    """Generated rows as `fair_adult` has them."""
+    """Generated examples in the format of `fair_adult`."""
     rng = np.random.default_rng(3)
     group = rng.random(200) < 0.6
     x = rng.normal(size=(200, 4)) + group[:, None]
@@ -138,7 +144,7 @@ def test_the_covariance_is_numpys(people):
     assert adult.covariance(theta, people) == pytest.approx(expected, rel=1e-5)
 
 
-def test_accuracy_and_p_rule_count_rows_in_percent(people):
+def test_accuracy_and_p_rule_are_in_percent(people):
     theta = np.array([0.3, -1.0, 2.0, 0.5])
     score = people["x"] @ theta
     assert adult.accuracy(theta, people) == pytest.approx(100 * np.mean(np.sign(score) == people["y"]), rel=1e-5)
@@ -146,7 +152,7 @@ def test_accuracy_and_p_rule_count_rows_in_percent(people):
     assert adult.p_rule(theta, people) == pytest.approx(100 * min(rates) / max(rates), rel=1e-5)
 
 
-def test_a_classifier_that_decides_nothing_calls_all_positive(people):
+def test_the_zero_classifier_predicts_positive_for_all(people):
     assert adult.accuracy(np.zeros(4), people) == pytest.approx(100 * np.mean(people["y"] > 0), rel=1e-5)
 
 
@@ -189,7 +195,7 @@ def test_the_matrix_is_200_by_300_of_rank_10_with_the_papers_shares_observed(ins
     assert instance.observed[zeros].mean() == pytest.approx(0.01, abs=0.004)
 
 
-def test_the_noise_has_the_stated_size_so_that_the_truths_normalised_error_is_its_square(instance):
+def test_the_noise_has_the_stated_size_and_the_truth_its_square_as_normalized_error(instance):
     assert np.linalg.norm(instance.noisy - instance.truth) == pytest.approx(1e-3 * np.linalg.norm(instance.truth))
     seen = instance.observed
     error = np.sum((instance.truth - instance.noisy)[seen] ** 2) / np.sum(instance.noisy[seen] ** 2)
@@ -219,7 +225,7 @@ def test_both_readings_of_tau_are_run():
     assert found[completion_config.BY_MEAN].penalty == 5e-6
 
 
-def test_errors_fall_only_if_each_is_below_the_one_before():
+def test_errors_fall_only_if_each_is_below_the_previous_one():
     assert falls([3.0, 2.0, 1.0])
     assert not falls([3.0, 1.0, 1.0])
 
@@ -238,7 +244,7 @@ def test_the_sensitive_attribute_has_the_probability_of_the_density_ratio(angle)
     np.testing.assert_allclose(tradeoff.attribute_probability(x, angle), one / (one + other), rtol=1e-9)
 
 
-def test_the_attribute_goes_with_the_label_more_for_the_smaller_angle():
+def test_the_attribute_is_more_correlated_with_the_label_for_the_smaller_angle():
     data = tradeoff.points()
     assert data["x"].shape == (4000, 3)
     wide, narrow = (np.corrcoef(data["group"][:, i], data["y"])[0, 1] for i in range(2))
@@ -248,7 +254,7 @@ def test_the_attribute_goes_with_the_label_more_for_the_smaller_angle():
     np.testing.assert_allclose(np.cov(positive.T), [[5, 1], [1, 5]], atol=0.5)
 
 
-def test_classifiers_that_run_side_by_side_do_not_touch_each_other_and_have_their_own_attribute():
+def test_joint_classifiers_are_independent_and_have_their_own_attribute():
     problem, x0 = tradeoff.make(300)
     data = tradeoff.points(300)
     thetas = np.random.default_rng(0).normal(size=x0.shape)

@@ -1,4 +1,4 @@
-"""How experiments are run: equal budgets, a choice by score, files that a stopped run goes on from, claims that are kept."""
+"""Running experiments: equal budgets, a choice by score, resuming from saved runs, committed claims."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ import pandas as pd
 import pytest
 
 import tightrope as tr
-from tightrope.experiments import base, report, running
+from tightrope.experiments import base, entries, running, summary
 from tightrope.experiments.base import Check, Entry, Experiment, Part
+from tightrope.experiments.entries import TUNING_SEED
 from tightrope.experiments.fingerprint import fingerprint, modules
-from tightrope.experiments.running import TUNING_SEED, run_experiment
+from tightrope.experiments.running import run_experiment
 
 ROOT = Path(__file__).parents[2]
 GDA, SSG = tr.methods.GradientDescentAscent, tr.methods.SwitchingSubgradient
-ROWS = 1200
-RADII = [0.01, 0.1, 0.3]
+SAMPLES = 1200
+STEP_SIZES = [0.01, 0.1, 0.3]
 
 
 @cache
 def make():
-    """The same problem each time, so that programs are compiled once: least squares under a sampled budget."""
-    data = tr.Sampler(lambda key, rows: 1.0 + jax.random.normal(key, (rows, 2)), batch_size=2)
+    """Least squares under a sampled budget; cached, so that programs are compiled once."""
+    data = tr.Sampler(lambda key, n: 1.0 + jax.random.normal(key, (n, 2)), batch_size=2)
     budget = tr.at_most(lambda x, batch: jnp.sum(x) + 0.1 * jnp.mean(batch), 1.0, data=data, name="budget")
     return tr.Problem(lambda x, batch: jnp.mean((x - batch) ** 2), budget, data=data), jnp.zeros(2)
 
 
 ENTRIES = (
-    Entry("GDA", tuple(GDA(step_size=s) for s in RADII), note="ours"),
-    Entry("SSG (sampled)", tuple(SSG(step_size=s, values="sampled") for s in RADII)),
+    Entry("GDA", tuple(GDA(step_size=s) for s in STEP_SIZES), note="ours"),
+    Entry("SSG (sampled)", tuple(SSG(step_size=s, values="sampled") for s in STEP_SIZES)),
 )
 PART = Part(
-    "tiny", make, ENTRIES, samples=ROWS, seeds=2, records=5, metrics=lambda: {"norm": lambda x, _: (x**2).sum()}
+    "tiny", make, ENTRIES, samples=SAMPLES, seeds=2, records=5, metrics=lambda: {"norm": lambda x, _: (x**2).sum()}
 )
 
 
-def experiment(*parts, claims=lambda runs: [Check("it ran", {"rows": float(len(runs["tiny"]))}, True, "counted")]):
+def experiment(*parts, claims=lambda runs: [Check("it ran", {"records": float(len(runs["tiny"]))}, True, "counted")]):
     return Experiment("test", "A test", "no paper", "", lambda quick: parts, claims)
 
 
@@ -52,9 +53,9 @@ def done(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _no_pictures(done, monkeypatch):
-    """Only the first run draws."""
-    monkeypatch.setattr(running, "_write", lambda outcome: None)
+def _no_figures(done, monkeypatch):
+    """Only the first run writes figures."""
+    monkeypatch.setattr(running, "write_files", lambda outcome: None)
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def sweeps(monkeypatch):
         calls.append(methods)
         return tr.sweep(problem, x0, methods, **options)
 
-    monkeypatch.setattr(running, "sweep", counted)
+    monkeypatch.setattr(entries, "sweep", counted)
     return calls
 
 
@@ -80,7 +81,12 @@ def test_everything_is_written(done):
 def test_claims_are_in_checks_json(done):
     written = json.loads((done.folder / "checks.json").read_text())
     assert written["checks"] == [asdict(check) for check in done.checks]
-    assert written["checks"][0] == {"claim": "it ran", "measured": {"rows": 24.0}, "holds": True, "detail": "counted"}
+    assert written["checks"][0] == {
+        "claim": "it ran",
+        "measured": {"records": 24.0},
+        "holds": True,
+        "detail": "counted",
+    }
     assert (written["experiment"], written["quick"]) == ("test", False)
     assert written["versions"]["jax"]
     assert written["seconds"] >= 0
@@ -95,23 +101,21 @@ def test_the_frame_has_a_row_for_each_entry_seed_and_record(done):
     pd.testing.assert_frame_equal(saved, frame[frame["entry"] == "GDA"].reset_index(drop=True))
 
 
-def test_every_entry_draws_as_many_rows_in_tuning_and_in_the_end(done):
+def test_every_entry_draws_equally_many_samples_in_tuning_and_final_runs(done):
     for run in done.runs["tiny"].values():
-        drawn = [tried["rows"] for tried in run["tuning"]] + run["rows"]
-        assert all(ROWS - drawn[0] / run["steps"] < rows <= ROWS for rows in drawn)
-    assert (
-        len({run["steps"] for run in done.runs["tiny"].values()}) == 2
-    )  # a step of one draws more than one of the other
+        drawn = [tried["samples"] for tried in run["tuning"]] + run["samples"]
+        assert all(SAMPLES - drawn[0] / run["steps"] < samples <= SAMPLES for samples in drawn)
+    assert len({run["steps"] for run in done.runs["tiny"].values()}) == 2  # the methods draw differently per step
     recorded = done.frames["tiny"].query("entry == 'GDA'").groupby("seed")["samples"].max()
-    assert recorded.tolist() == done.runs["tiny"]["GDA"]["rows"]
+    assert recorded.tolist() == done.runs["tiny"]["GDA"]["samples"]
 
 
-def test_the_setting_with_the_smallest_score_goes_on(done):
+def test_the_setting_with_the_smallest_score_is_chosen(done):
     for entry in ENTRIES:
         run = done.runs["tiny"][entry.label]
         scores = [tried["score"] for tried in run["tuning"]]
         assert run["chosen"] == repr(entry.grid[scores.index(min(scores))])
-        assert len(set(map(tuple, scores))) == len(RADII)
+        assert len(set(map(tuple, scores))) == len(STEP_SIZES)
 
 
 def test_tuning_runs_have_the_budget_of_final_ones_and_a_seed_of_their_own(done):
@@ -137,23 +141,25 @@ def test_a_run_that_diverged_is_never_chosen():
         status = "diverged"
         history = tr.History({"objective": [0.0]})
 
-    assert running._score(PART, Run()) > (1e300,)
+    assert entries.score_of(PART, Run()) > (1e300,)
     Run.status = "budget"
-    assert running._score(PART, Run()) == (0.0,)
+    assert entries.score_of(PART, Run()) == (0.0,)
     Run.history = tr.History({"objective": [float("nan")]})
-    assert running._score(PART, Run()) > (1e300,)
+    assert entries.score_of(PART, Run()) > (1e300,)
 
 
 def test_settings_are_one_line():
     inner = tr.methods.ConstraintExtrapolation(step_size=0.05, dual_step_size=500.0)
-    text = running._settings(tr.methods.ProximalPoint(inner=inner, weight=7.939301371574402, constraints="convex"))
+    text = entries.one_line(
+        tr.methods.ProximalPoint(inner=inner, proximal_weight=7.939301371574402, constraints="convex")
+    )
     assert text.startswith(
-        "ProximalPoint(inner=ConstraintExtrapolation(step_size=0.05, dual_step_size=500.0), weight=7.9"
+        "ProximalPoint(inner=ConstraintExtrapolation(step_size=0.05, dual_step_size=500.0), proximal_weight=7.9"
     )
     assert text.endswith("constraints='convex')")
 
 
-def test_what_is_done_is_not_run_again(done, sweeps):
+def test_finished_entries_are_not_run_again(done, sweeps):
     untouched = replace(PART, make=make)
     again = run_experiment(experiment(untouched), done.folder.parent)
     assert sweeps == []
@@ -161,10 +167,10 @@ def test_what_is_done_is_not_run_again(done, sweeps):
     assert again.runs == done.runs
 
 
-def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, sweeps):
+def test_an_interrupted_experiment_resumes_with_the_missing_entries(tmp_path, monkeypatch, sweeps):
     stop = replace(ENTRIES[1], grid=ENTRIES[1].grid[:1])
     part = replace(PART, entries=(replace(ENTRIES[0], grid=ENTRIES[0].grid[:1]), stop), samples=None, steps=10)
-    interrupted = running.sweep
+    interrupted = entries.sweep
 
     def stopped(problem, x0, methods, **options):
         found = interrupted(problem, x0, methods, **options)
@@ -173,7 +179,7 @@ def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, sweep
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "sweep", stopped)
+        patch.setattr(entries, "sweep", stopped)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(experiment(part), tmp_path)
     runs = tmp_path / "test" / "runs"
@@ -185,7 +191,7 @@ def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, sweep
 
 
 CHANGES = [
-    {"samples": ROWS + 1},
+    {"samples": SAMPLES + 1},
     {"seeds": 3},
     {"records": 6},
     {"lanes": 2},
@@ -197,18 +203,18 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
-def test_other_numbers_are_another_run(change):
+def test_other_numbers_change_the_fingerprint(change):
     mark = fingerprint(PART, ENTRIES[0])
     assert fingerprint(replace(PART, **change), ENTRIES[0]) != mark
 
 
-def test_a_longer_grid_is_another_run_and_another_note_is_not():
+def test_another_grid_changes_the_fingerprint_and_another_note_does_not():
     mark = fingerprint(PART, ENTRIES[0])
     assert fingerprint(PART, replace(ENTRIES[0], grid=ENTRIES[0].grid[:2])) != mark
     assert fingerprint(PART, replace(ENTRIES[0], note="elsewhere")) == mark
 
 
-def test_a_changed_file_is_another_run(tmp_path):
+def test_a_changed_file_changes_the_fingerprint(tmp_path):
     file = tmp_path / "own.py"
     file.write_text("a = 1")
     part = replace(PART, make=partial(make, file))
@@ -218,16 +224,16 @@ def test_a_changed_file_is_another_run(tmp_path):
     assert fingerprint(part, ENTRIES[0]) != mark
 
 
-def test_code_that_runs_is_in_the_fingerprint_and_code_that_judges_or_draws_is_not():
+def test_the_fingerprint_covers_code_that_runs_but_not_code_that_judges_or_plots():
     for name, experiment in base.available().items():
         for part in experiment.parts(False):
             functions = [getattr(function, "func", function) for function in (part.make, part.measure, part.metrics)]
             found = {each for function in functions if function for each in modules(function.__module__)}
             files = {each.rpartition(".")[2] for each in found}
             assert {"config", "problems" if name == "rates" else "problem"} <= files
-            assert not files & {"claims", "plot", "panels", "base", "running"}
+            assert not files & {"claims", "plot", "panels", "base", "entries", "running"}
     parity = "tightrope.experiments.demographic_parity.problem"
-    assert "tightrope.experiments.roc_fairness.near" in modules(parity)  # imported, and by what is imported
+    assert "tightrope.experiments.roc_fairness.near" in modules(parity)  # an import of an import
     assert modules(__name__) == {__name__: Path(__file__).read_text(encoding="utf-8")}
     assert modules("tightrope.zoo.inequalities") == modules("builtins") == {}
 
@@ -255,7 +261,7 @@ def test_a_changed_number_runs_again_and_replaces_the_file(tmp_path, sweeps):
     assert outcome.frames["tiny"]["step"].max() == 20
 
 
-def test_one_after_the_other_gives_the_same_runs_with_times_of_their_own(done, tmp_path, sweeps):
+def test_single_runs_equal_lanes_and_have_times_of_their_own(done, tmp_path, sweeps):
     steps = done.runs["tiny"]["GDA"]["steps"]
     alone = replace(
         PART,
@@ -272,7 +278,7 @@ def test_one_after_the_other_gives_the_same_runs_with_times_of_their_own(done, t
     assert outcome.frames["tiny"].groupby("seed")["seconds"].max().nunique() == 2
 
 
-def test_lanes_limit_how_many_run_side_by_side(done, tmp_path, sweeps):
+def test_lanes_limit_the_size_of_a_sweep(done, tmp_path, sweeps):
     few = replace(PART, entries=ENTRIES[:1], lanes=2, seeds=3, samples=None, steps=done.runs["tiny"]["GDA"]["steps"])
     outcome = run_experiment(experiment(few), tmp_path)
     assert [len(methods) for methods in sweeps] == [2, 1, 1, 1]
@@ -281,7 +287,7 @@ def test_lanes_limit_how_many_run_side_by_side(done, tmp_path, sweeps):
     assert sorted(set(outcome.frames["tiny"]["seed"])) == [0, 1, 2]
 
 
-def test_a_part_may_measure_by_itself(tmp_path):
+def test_a_part_may_have_its_own_measurements(tmp_path):
     asked = []
 
     def measure(entry):
@@ -301,24 +307,24 @@ def test_a_part_may_measure_by_itself(tmp_path):
     [
         ({"steps": 5}, "give steps or samples"),
         ({"samples": None}, "give steps or samples"),
-        ({"entries": ()}, "labels that differ"),
-        ({"entries": (ENTRIES[0], ENTRIES[0])}, "labels that differ"),
+        ({"entries": ()}, "distinct labels"),
+        ({"entries": (ENTRIES[0], ENTRIES[0])}, "distinct labels"),
         ({"entries": (Entry("none", ()),)}, "the grid of 'none' is empty"),
         ({"make": None}, "give make or measure"),
     ],
 )
-def test_a_part_that_cannot_be_run_is_refused(change, message):
+def test_an_invalid_part_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         replace(PART, **change)
 
 
-def test_a_budget_of_rows_needs_rows(tmp_path):
+def test_a_budget_in_samples_needs_a_problem_with_data(tmp_path):
     part = replace(PART, make=tr.zoo.lens, entries=(Entry("GDA", (GDA(),)),))
     with pytest.raises(ValueError, match="draws none; use steps"):
         run_experiment(experiment(part), tmp_path)
 
 
-def test_feasible_objective_prefers_what_is_feasible():
+def test_feasible_objective_prefers_feasible_runs():
     def run(objective, violation):
         return pd.DataFrame({"objective": [9.0, objective], "violation": [4.0, violation]})
 
@@ -328,9 +334,9 @@ def test_feasible_objective_prefers_what_is_feasible():
     assert base.feasible_objective(good) < base.feasible_objective(infeasible)
 
 
-def test_the_committed_document_is_that_of_the_committed_checks():
-    """If it is not: tightrope reproduce --summary docs/reproduction.md."""
-    assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == report.summary(base.committed())
+def test_the_committed_page_matches_the_committed_checks():
+    """To update it: tightrope reproduce --summary docs/reproduction.md."""
+    assert (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8") == summary.markdown_summary(base.committed())
 
 
 def test_committed_checks_are_of_full_runs_and_say_how_they_were_measured():

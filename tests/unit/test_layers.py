@@ -29,16 +29,6 @@ LAYERS = (
 )
 SHARED_BY_METHODS = {"base", "shared"}
 KNOW_ALL_METHODS = {"registry", "selection", "__init__"}
-TO_BE_MOVED = {
-    "tightrope.cli",
-    "tightrope.experiments.exact_penalty_bank",
-    "tightrope.experiments.fair_adult",
-    "tightrope.experiments.fairness_tradeoff",
-    "tightrope.experiments.matrix_completion",
-    "tightrope.experiments.rates",
-    "tightrope.experiments.roc_fairness",
-}
-"""Known steps off the plan; the list only shrinks."""
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -88,8 +78,6 @@ METHODS = [path for path in FILES if module_of(path)[0] == "methods" and module_
 
 @pytest.mark.parametrize("path", METHODS, ids=lambda path: ".".join(module_of(path)))
 def test_no_method_imports_a_sibling(path):
-    if ".".join(module_of(path)) in TO_BE_MOVED:
-        pytest.skip("to be moved")
     own = module_of(path)[1]
     others = {parts[1] for parts in imported(path) if parts[:1] == ("methods",) and len(parts) > 1}
     assert others <= SHARED_BY_METHODS | {own, "registry"} - ({"registry"} if own in SHARED_BY_METHODS else set())
@@ -102,8 +90,6 @@ def packages():
 
 @pytest.mark.parametrize("name", packages())
 def test_no_function_or_class_shadows_a_module(name):
-    if name in TO_BE_MOVED:
-        pytest.skip("to be renamed")
     package = importlib.import_module(name)
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
     shadowing = [m for m in modules if hasattr(package, m) and not inspect.ismodule(getattr(package, m))]

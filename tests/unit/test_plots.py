@@ -1,4 +1,4 @@
-"""Pictures: labeled axes, zeros on a logarithmic axis, several runs, runs that diverged."""
+"""Figures: labeled axes, zeros on a logarithmic axis, several runs, runs that diverged."""
 
 import sys
 from dataclasses import replace
@@ -160,7 +160,7 @@ def test_a_band_goes_below_0_only_where_a_value_does():
     np.testing.assert_allclose(found["a"].low, [1.5 - 3.0 / np.sqrt(2.0), -1.0])
 
 
-def test_the_start_is_left_out_where_a_column_says_nothing_about_it():
+def test_the_start_is_left_out_if_a_column_has_no_meaning_there():
     found, _ = plots.bands(tidy([(9.0, 9.0), (1.0, 3.0)]), replace(VALUE, start=False))
     np.testing.assert_array_equal(found["a"].steps, [1])
     np.testing.assert_array_equal(found["a"].mean, [2.0])
@@ -179,8 +179,8 @@ def test_curves_have_a_panel_for_each_part_and_column_that_it_has_with_units():
     first, second = figure.subfigs
     assert [axes.get_ylabel() for axes in first.axes if axes.get_visible()] == ["value (m)"]
     assert [axes.get_ylabel() for axes in second.axes] == ["value (m)", "other (kg)"]
-    assert first.axes[0].get_xlabel() == "samples drawn (rows)"
-    assert second.axes[0].get_xlabel() == "steps (no rows are drawn)"
+    assert first.axes[0].get_xlabel() == "samples drawn"
+    assert second.axes[0].get_xlabel() == "steps (no samples are drawn)"
     assert first.axes[0].get_yscale() == "log"
     assert first.axes[0].get_yticklabels()[0].get_text() == "0"
     assert plots.curves(frames, columns, "seconds").subfigs[0].axes[0].get_xlabel() == "wall time (s)"

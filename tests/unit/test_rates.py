@@ -1,4 +1,4 @@
-"""The rates experiment measures what it says: closed forms are the expectations, running means are those of the iterates."""
+"""The rates experiment: closed forms against samples, running means against the iterates of `solve`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 import tightrope as tr
 from tightrope.experiments import base
 from tightrope.experiments.rates import problems
-from tightrope.experiments.rates.config import AVERAGES, CERTAIN, EVERY
+from tightrope.experiments.rates.config import AVERAGES, RATES, WORST_SEED
 from tightrope.experiments.rates.measure import curves, records, slope
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
 
-ROWS = 40_000
+SAMPLES = 40_000
 CASES = {
     "linear": problems.linear,
     "noisy_sphere": problems.noisy_sphere,
@@ -32,8 +32,8 @@ def test_objective_gradient_and_constraints_are_the_expectations_of_their_sample
     parameters = Parameters(case.start)
     oracle = oracle_for(case.problem, parameters)
     x = parameters.start + 0.1
-    sample = oracle.draw(jax.random.key(1), ROWS)
-    standard_error = 3.0 * (1.0 + np.linalg.norm(x - problems.TARGET)) / np.sqrt(ROWS)
+    sample = oracle.draw(jax.random.key(1), SAMPLES)
+    standard_error = 3.0 * (1.0 + np.linalg.norm(x - problems.TARGET)) / np.sqrt(SAMPLES)
     exact = jax.grad(case.objective)(x)
     np.testing.assert_allclose(oracle.grad(x, sample), exact, atol=4 * standard_error)
     np.testing.assert_allclose(oracle.c(x, sample), case.constraint(x), atol=4 * standard_error)
@@ -52,7 +52,7 @@ def test_the_optimum_of_the_budget_problem_is_a_kkt_point_inside_the_box():
 
 
 def test_curves_are_running_means_over_the_iterates_that_solve_visits():
-    make, method, multipliers, *_ = CERTAIN["2a, θ=1 known, ball"]
+    make, method, multipliers, *_ = WORST_SEED["2a, θ=1 known, ball"]
     case = make()
     steps, seen = 40, []
     tr.solve(
@@ -67,7 +67,7 @@ def test_curves_are_running_means_over_the_iterates_that_solve_visits():
     found = curves(case, method, multipliers, steps, seeds=2)
     np.testing.assert_allclose(found.violation[1], [violations[:k].mean() for k in found.k], rtol=1e-3)
     np.testing.assert_allclose(found.last_violation[1], violations[found.k - 1], rtol=1e-3)
-    assert (found.rows == 1).all()
+    assert (found.samples == 1).all()
     np.testing.assert_allclose(found.stationarity[1], [np.mean(residuals[:k]) for k in found.k], rtol=1e-3)
 
 
@@ -81,14 +81,14 @@ def test_the_slope_is_that_of_the_last_decade_alone():
 
 
 def test_every_rate_of_papers_one_and_two_is_among_the_measurements():
-    names = " ".join([*AVERAGES, *CERTAIN])
+    names = " ".join([*AVERAGES, *WORST_SEED])
     assert all(variant in names for variant in ("1a", "1b", "1c", "1d", "2a", "2b"))
 
 
 def test_every_measurement_is_among_the_committed_claims():
     claims = [check["claim"] for check in base.committed()["rates"][1]["checks"]]
-    assert all(sum(claim.startswith(f"{name}: ") for claim in claims) == 2 for name in EVERY)
-    assert len(claims) == 2 * len(EVERY)
+    assert all(sum(claim.startswith(f"{name}: ") for claim in claims) == 2 for name in RATES)
+    assert len(claims) == 2 * len(RATES)
 
 
 def curve(exponent, seeds=4, **columns):
@@ -108,7 +108,7 @@ def test_a_slope_holds_up_to_the_margin(exponent, holds):
     assert "10,000, 4 seeds, LinearizedALM()" in checks[0].detail
 
 
-def test_paper_two_is_judged_by_its_worst_seed():
+def test_paper_two_is_judged_by_the_worst_seed():
     frame = curve(-0.6, entry="2a, θ unknown, box")
     worst = frame["seed"] == 3
     frame.loc[worst, "last_violation"] = 1.0

@@ -1,4 +1,4 @@
-"""The report in a real browser: it loads by itself, draws, answers clicks and keys, and fits a phone and paper."""
+"""The report in a real browser: it loads nothing else, plots, reacts to clicks and keys, and fits phones and paper."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import tightrope as tr
-from tightrope.experiments import report
+from tightrope.experiments import report, summary
 from tightrope.experiments.base import COLUMNS, Check, Entry, Experiment, Part
-from tightrope.experiments.running import Outcome
+from tightrope.experiments.outcome import Outcome
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -49,8 +49,8 @@ def frame(seeds=3, records=8):
 def outcome(folder):
     method = tr.methods.GradientDescentAscent()
     entries = tuple(Entry(label, (method, method), note=NASTY) for label in ENTRIES)
-    tried = {"settings": LONG, "score": [0.5], "status": "budget", "steps": 7, "rows": 28_000}
-    run = {"tuning": [tried] * 2, "chosen": LONG, "steps": 7, "rows": [28_000] * 3, "seconds": 1.5, "note": NASTY}
+    tried = {"settings": LONG, "score": [0.5], "status": "budget", "steps": 7, "samples": 28_000}
+    run = {"tuning": [tried] * 2, "chosen": LONG, "steps": 7, "samples": [28_000] * 3, "seconds": 1.5, "note": NASTY}
     return Outcome(
         experiment=Experiment("nasty", NASTY, "paper 0", f"{NASTY}\n\nMore.", lambda quick: [], lambda runs: []),
         quick=False,
@@ -122,7 +122,7 @@ def axis_titles(browser, which):
     return {title.text for title in browser.find_elements(By.CSS_SELECTOR, f".{which}title")}
 
 
-def test_it_loads_without_an_error_and_asks_for_nothing_but_itself(page, file):
+def test_it_loads_without_an_error_and_requests_nothing_else(page, file):
     assert page.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
@@ -131,7 +131,7 @@ def test_it_loads_without_an_error_and_asks_for_nothing_but_itself(page, file):
     assert not re.search(r"""(src|href)=["']?(?!data:)[a-z]+:""", sent)
 
 
-def test_texts_are_texts(page):
+def test_markup_in_texts_is_escaped(page):
     assert page.title == NASTY
     assert page.find_element(By.TAG_NAME, "h1").text == NASTY
     assert page.find_elements(By.TAG_NAME, "i") == []
@@ -148,7 +148,7 @@ def test_every_panel_has_a_line_and_a_band_for_each_entry_and_units_on_its_axes(
             description = page.find_element(By.ID, panel).get_attribute("aria-label")
             assert COLUMNS[column].label in description
             assert "ends at" in description
-    assert axis_titles(page, "x") == {"samples drawn (rows)"}
+    assert axis_titles(page, "x") == {"samples drawn"}
     assert axis_titles(page, "y") == {column.label for column in COLUMNS}
 
 
@@ -165,7 +165,7 @@ def test_zero_has_a_tick_on_a_logarithmic_axis(page):
         (2e-4, 30.0, ["10<sup>-4</sup>", "10<sup>-3</sup>", "10<sup>-2</sup>", "10<sup>-1</sup>", "10<sup>0</sup>"]),
     ],
 )
-def test_a_short_logarithmic_axis_has_ticks_between_powers_of_ten_and_a_long_one_has_not(low, high, texts):
+def test_only_a_short_logarithmic_axis_has_ticks_between_powers_of_ten(low, high, texts):
     ticks = report._ticks(-np.inf, [{"low": [low], "high": [high]}, {"low": [], "high": []}])
     assert ticks["texts"][: len(texts)] == texts
     assert len(ticks["values"]) == len(ticks["texts"]) <= 9
@@ -200,7 +200,7 @@ def test_the_switch_and_the_legend_work_from_the_keyboard(page):
     assert pressed == ["false", "true"]
     focused.send_keys(Keys.SHIFT, Keys.TAB)
     page.switch_to.active_element.send_keys(Keys.ENTER)
-    assert axis_titles(page, "x") == {"samples drawn (rows)"}
+    assert axis_titles(page, "x") == {"samples drawn"}
     first, second = ends(page)
     assert first == second
     page.find_element(By.CSS_SELECTOR, ".legend button").send_keys(Keys.ENTER)
@@ -208,7 +208,7 @@ def test_the_switch_and_the_legend_work_from_the_keyboard(page):
     assert page.get_log("browser") == []
 
 
-def test_what_holds_is_said_in_words(page):
+def test_verdicts_are_in_words(page):
     cells = [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "td[data-title=holds]")]
     assert cells == ["yes", "no"]
     assert "1 of 2 hold" in page.find_element(By.CSS_SELECTOR, "#claims ~ table caption").text
@@ -235,7 +235,7 @@ def test_on_a_phone_pictures_keep_their_size_and_scroll_from_the_keyboard(browse
     WebDriverWait(browser, 5).until(lambda _: browser.execute_script("return arguments[0].scrollLeft", picture) > 0)
 
 
-def test_on_a_phone_every_cell_says_what_it_is(browser, file):
+def test_on_a_phone_every_cell_shows_its_title(browser, file):
     open_at(browser, file, 390)
     cell = browser.find_element(By.CSS_SELECTOR, "td[data-title=holds]")
     title = browser.execute_script("return getComputedStyle(arguments[0], '::before').content", cell)
@@ -253,20 +253,26 @@ def test_on_paper_the_curves_have_the_width_of_their_column(page):
     assert page.find_element(By.CSS_SELECTOR, ".main-svg").size["width"] != 340
 
 
-def test_the_page_says_how_settings_were_chosen_and_what_was_used(file):
+def test_the_page_describes_the_tuning_and_the_versions(file):
     text = file.read_text(encoding="utf-8")
-    for said in ("7 steps", "3 final seeds", "2 for every method", "1000003", "the smallest objective at the end"):
-        assert said in text
+    for text_on_page in (
+        "7 steps",
+        "3 final seeds",
+        "2 for every method",
+        "1000003",
+        "the smallest objective at the end",
+    ):
+        assert text_on_page in text
     assert "jax</td>" in text
     assert tr.__version__ in text
 
 
-def test_unequal_tuning_budgets_are_said(tmp_path):
+def test_the_page_mentions_grids_of_different_sizes(tmp_path):
     found = outcome(tmp_path)
     part = found.parts["one"]
     unequal = replace(part, entries=(replace(part.entries[0], grid=part.entries[0].grid[:1]), part.entries[1]))
     text = report.page(replace(found, parts={"one": unequal}), {})
-    assert "not as many for each: first: 1" in text
+    assert "not equally many: first: 1" in text
 
 
 def test_numbers_that_are_not_finite_are_left_out_of_the_curves(tmp_path):
@@ -281,13 +287,13 @@ def test_numbers_that_are_not_finite_are_left_out_of_the_curves(tmp_path):
     assert len(stationarity["curves"][1]["mean"]) == 8
 
 
-def test_the_summary_has_every_claim_and_why_one_does_not_hold():
+def test_the_summary_lists_every_claim_and_explains_those_that_do_not_hold():
     experiment = Experiment("tiny", "A title", "paper 0", "", lambda quick: [], lambda runs: [])
     checks = [
         {"claim": "a | b", "measured": 1234.5, "holds": True, "detail": "fine"},
         {"claim": "c", "measured": [0.1, 0.2], "holds": False, "detail": "tried all"},
     ]
-    text = report.summary({"tiny": (experiment, {"versions": {"jax": "1"}, "seconds": 12, "checks": checks})})
+    text = summary.markdown_summary({"tiny": (experiment, {"versions": {"jax": "1"}, "seconds": 12, "checks": checks})})
     assert "1 of 2 claims hold" in text
     assert "| a \\| b | 1,234 | yes |" in text
     assert "| c | 0.1, 0.2 | **no** |" in text

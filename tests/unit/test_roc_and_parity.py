@@ -1,4 +1,4 @@
-"""Paper 4's problems against plain NumPy, near-stationarity against another solver, and claims that can come out either way."""
+"""Paper 4's problems against NumPy, near-stationarity against another solver, and the checks of claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAMBDA, KAPPA = 0.2, 0.02
 
 @cache
 def small() -> problem.Split:
-    """Four features, labels that one of them nearly decides, groups that differ in two."""
+    """Four features, labels that depend mostly on one of them, groups that differ in two."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 4))
     y = np.sign(x[:, 0] + 0.7 * rng.normal(size=40))
@@ -40,7 +40,7 @@ def points(count: int = 5, scale: float = 0.7) -> np.ndarray:
     return scale * np.random.default_rng(1).normal(size=(count, 4))
 
 
-# ---- the same in NumPy, by loops ---------------------------------------------------------------------------------------
+# ---- the same functions in NumPy ---------------------------------------------------------------------------------------
 
 
 def sigmoid(z: float) -> float:
@@ -130,7 +130,7 @@ def test_the_modulus_is_that_of_equation_77_and_bounds_the_curvature_that_is_use
     assert 0.2 * split.curvature < worst < split.curvature < split.modulus
 
 
-def test_the_least_hinge_loss_is_found_exactly_with_the_shortest_of_equal_scorers():
+def test_the_minimal_hinge_loss_is_exact_and_its_minimizer_the_shortest():
     split = small()
     doubled = np.concatenate([split.x, split.x[:, :1]], axis=1)
     x, least = problem.smallest_hinge(doubled, split.y)
@@ -156,7 +156,7 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("files")
-def test_two_thirds_of_the_rows_are_for_the_loss_and_the_rest_is_split_by_group():
+def test_two_thirds_of_the_examples_are_for_the_loss_and_the_rest_is_split_by_group():
     split, names = problem.split_data("compas", 90), tr.datasets.load("compas").features
     inside = names.index("race=Caucasian")
     assert len(split.x) == len(split.y) == 60
@@ -169,8 +169,8 @@ def test_two_thirds_of_the_rows_are_for_the_loss_and_the_rest_is_split_by_group(
 
 
 @pytest.mark.usefixtures("files")
-def test_the_roc_problem_starts_at_the_least_loss_in_a_ball_five_times_as_wide_with_a_thousandth_of_room(monkeypatch):
-    monkeypatch.setattr(problem, "split_data", lambda name, rows: small())
+def test_the_roc_problem_has_the_papers_start_ball_and_slack(monkeypatch):
+    monkeypatch.setattr(problem, "split_data", lambda name, examples: small())
     found, start, slack = problem.make.__wrapped__("small", 40, 25)
     exact, least = problem.smallest_hinge(small().x, small().y)
     np.testing.assert_allclose(start, exact, rtol=1e-6)
@@ -183,8 +183,8 @@ def test_the_roc_problem_starts_at_the_least_loss_in_a_ball_five_times_as_wide_w
 
 
 @pytest.mark.parametrize(("label", "from_erm"), [("a9a", False), ("COMPAS", True)])
-def test_the_parity_problem_starts_at_0_or_at_the_least_loss_halved_until_it_is_feasible(monkeypatch, label, from_erm):
-    monkeypatch.setattr(parity, "split_data", lambda name, rows: small())
+def test_the_parity_problem_starts_at_0_or_at_the_halved_erm_solution(monkeypatch, label, from_erm):
+    monkeypatch.setattr(parity, "split_data", lambda name, examples: small())
     found, start, slack = parity.make.__wrapped__(label, 40)
     exact = problem.smallest_hinge(small().x, small().y)[0]
     scale = float(np.linalg.norm(start) / np.linalg.norm(exact))
@@ -200,8 +200,8 @@ def test_the_parity_problem_starts_at_0_or_at_the_least_loss_halved_until_it_is_
 @pytest.mark.by_default("a9a")
 @pytest.mark.skipif(not os.environ.get("TIGHTROPE_DATA"), reason="TIGHTROPE_DATA is not set")
 @pytest.mark.parametrize("label", config.DATA)
-def test_the_moduli_that_are_written_down_are_those_of_the_data(label):
-    split = problem.split_data(config.DATA[label], config.ROWS)
+def test_the_stored_moduli_are_those_of_the_data(label):
+    split = problem.split_data(config.DATA[label], config.EXAMPLES)
     assert config.MODULI[label] == pytest.approx(split.modulus, rel=1e-6)
 
 
@@ -215,16 +215,16 @@ def test_parts_are_listed_without_reading_data(name, monkeypatch):
     assert len(available()[name].parts(False)) == 6
 
 
-def test_every_method_is_tried_with_as_many_settings_and_recorded_where_inner_loops_end():
+def test_every_method_has_eight_settings_and_records_at_the_ends_of_inner_loops():
     for module, inner, modulus, weight in ((config, 100, 0.5, 1.0), (parity_config, 600, 3.0, 3.0)):
         grids = module.grids(modulus)
         assert {len(grid) for grid in grids.values()} == {8}
         for label in (config.IPP_SSG, config.IPP_CONEX):
-            assert {(m.weight, m.inner_steps) for m in grids[label]} == {(weight, inner)}
+            assert {(m.proximal_weight, m.inner_steps) for m in grids[label]} == {(weight, inner)}
             assert len(set(map(repr, grids[label]))) == 8
         for size in (module.FULL, module.QUICK):
             assert size.steps % size.records == 0
-            assert size.steps // size.records % inner == 0  # records where inner loops end
+            assert size.steps // size.records % inner == 0  # at the ends of inner loops
 
 
 # ---- near-stationarity -------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_near_stationarity_agrees_with_the_last_of_2500_switching_subgradient_st
     weight = 1.5 * small().modulus
     x = np.asarray(roc.domain.project(jnp.asarray(problem.smallest_hinge(small().x, small().y)[0], jnp.float32)))
     inner, reached = tr.methods.SwitchingSubgradient(step_size=0.1, tolerance=1e-5, rule="diminishing"), []
-    method = tr.methods.ProximalPoint(inner, weight=weight, inner_steps=5000, constraints="convex")
+    method = tr.methods.ProximalPoint(inner, proximal_weight=weight, inner_steps=5000, constraints="convex")
     tr.solve(roc, x, method, steps=5000, record=2500, callback=lambda record: reached.append(record["x"]))
     lengths = [float(np.linalg.norm(point - x)) for point in reached[1:]]
     assert lengths[0] == pytest.approx(lengths[1], rel=0.01)
@@ -331,7 +331,7 @@ def test_near_stationarity_agrees_with_the_last_of_2500_switching_subgradient_st
 
 
 def curves(**entries: dict[str, list[float]]) -> pd.DataFrame:
-    """A tidy frame: by entry (underscores for blanks and dashes are given in `NAMES`) the values of its columns."""
+    """A tidy frame from the columns of each entry; `NAMES` has the entries' full names."""
     steps = [0, 100, 200, 300]
     frames = [
         pd.DataFrame({"entry": NAMES[name], "step": steps, "seed": 0} | columns) for name, columns in entries.items()
@@ -343,7 +343,7 @@ NAMES = {"ssg": config.SSG, "static": config.SSG_STATIC, "ipp": config.IPP_SSG, 
 FEASIBLE, FAR = [0.0, 0.0, 0.0, 0.05], [0.0, 0.0, 0.0, 3.0]
 
 
-def test_lowest_means_at_the_end_and_mostly_among_the_nearly_feasible():
+def test_lowest_means_at_the_end_and_at_most_records_among_nearly_feasible_methods():
     low = {"objective": [4.0, 2.0, 1.0, 0.5], "excess": FEASIBLE}
     late = {"objective": [4.0, 3.0, 2.0, 0.6], "excess": FEASIBLE}
     lower = {"objective": [4.0, 1.0, 0.5, 0.1], "excess": FEASIBLE}
@@ -375,7 +375,7 @@ def test_a_setting_that_is_not_nearly_feasible_scores_worse_than_any_that_is():
     assert claims.score(near) < claims.score(far)
 
 
-def test_speed_is_the_iterations_to_most_of_the_decrease_that_all_reach():
+def test_speed_is_the_iterations_to_most_of_the_common_decrease():
     frame = pd.concat(
         [
             pd.DataFrame({"entry": label, "step": [0, 100, 200], "objective": values, "excess": 0.0})
@@ -403,5 +403,5 @@ def test_about_half_is_between_one_and_two_thirds_of_the_time(time, holds):
     turns = pd.DataFrame([{"entry": e, "step": s, "microseconds": t} for e, t in entries.items() for s in (1, 2)])
     runs = pd.DataFrame([{"entry": e, "seconds": t} for e, t in entries.items()])
     check = claims.about_half({"data": turns}, {"data": runs}, config.SSG, "why")
-    assert check.measured["in turn"]["data"][config.SSG] == time / 10
+    assert check.measured["alternating runs"]["data"][config.SSG] == time / 10
     assert check.holds is holds

@@ -22,7 +22,7 @@ from .terminal import fail, one_line_errors, show, table
 
 if TYPE_CHECKING:
     from ..experiments.base import Entry, Experiment, Part
-    from ..experiments.running import Outcome
+    from ..experiments.outcome import Outcome
 
 STEPS = 10_000
 COLUMNS = ("objective", "violation", "stationarity", "samples", "seconds")
@@ -65,21 +65,22 @@ def compare_methods(
     make = case_maker(target, x0)
     _check_methods(*make()[:2], entries)
     budget = {"samples": samples} if samples else {"steps": steps or STEPS}
-    part = _part(target, make, entries, seeds=seeds, **budget)
+    part = _part(target, make, entries, seeds, budget)
     _show(run_or_exit(_experiment(part), out, quick=False), part)
 
 
-def _part(target: str, make: Any, entries: tuple[Entry, ...], **numbers: int) -> Part:
+def _part(target: str, make: Any, entries: tuple[Entry, ...], seeds: int, budget: dict[str, Any]) -> Part:
     from ..experiments.base import Part, feasible_objective
 
     return Part(
         target,
         make,
         entries,
+        seeds=seeds,
         score=feasible_objective,
         score_text="the least final objective among settings whose final violation is at most 0.001 · max(1, violation at the "
         "start), or the least final violation if there are none; shown as (excess violation, objective)",
-        **numbers,
+        **budget,
     )
 
 
@@ -97,11 +98,12 @@ def _experiment(part: Part) -> Experiment:
 
 
 def _show(outcome: Outcome, part: Part) -> None:
-    from ..experiments import report
+    from ..experiments.formatting import with_deviation
+    from ..experiments.report import finals
 
     rows = table(f"mean ± sd of {part.seeds} runs" if part.seeds > 1 else "", *COLUMNS)
-    for label, ends in report.finals(outcome.frames[part.name], COLUMNS).items():
-        rows.add_row(label, *(report.number(*ends[column]) for column in COLUMNS))
+    for label, ends in finals(outcome.frames[part.name], COLUMNS).items():
+        rows.add_row(label, *(with_deviation(*ends[column]) for column in COLUMNS))
     show(rows)
     typer.echo(f"The report is {outcome.folder / 'report.html'}")
 

@@ -17,7 +17,7 @@ from .terminal import fail, one_line_errors, show, table
 
 if TYPE_CHECKING:
     from ..experiments.base import Experiment
-    from ..experiments.running import Outcome
+    from ..experiments.outcome import Outcome
 
 _FOR_JAX_0_10 = " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10.")
 QUICKLY_COMPILED = "--xla_backend_optimization_level=0" + _FOR_JAX_0_10
@@ -47,12 +47,13 @@ def reproduce_experiment(
       tightrope reproduce exact-penalty-bank --out results
     """
     check_installed()
-    from ..experiments import base, report
+    from ..experiments import base
+    from ..experiments.summary import markdown_summary
 
     experiments = base.available()
     if summary is not None:
         with one_line_errors(f"writing {summary}"):
-            summary.write_text(report.summary(base.committed()), encoding="utf-8")
+            summary.write_text(markdown_summary(base.committed()), encoding="utf-8")
         return
     if listed:
         show(_table_of(experiments.values()))
@@ -66,7 +67,7 @@ def reproduce_experiment(
 
 
 def _show_claims(outcome: Outcome) -> None:
-    from ..experiments.report import in_words
+    from ..experiments.formatting import in_words
 
     claims = table("claim", "measured", "holds")
     for check in outcome.checks:

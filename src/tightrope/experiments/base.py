@@ -1,6 +1,6 @@
-"""What an experiment is: parts with one problem each, entries with one curve each, claims, and what is drawn; all there are.
+"""The definition of an experiment: parts (one problem each), entries (one curve each), claims and plotted columns.
 
-Every entry of a part has the same budget, in steps or in rows drawn. How experiments are run is in `running`.
+All entries of a part have the same budget, in steps or in samples drawn. `running` runs experiments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Score = float | tuple[float, ...]
 
 
 def final_objective(run: pd.DataFrame) -> Score:
-    """The objective at the end of a run.
+    """The final objective of a run.
 
     Example:
         >>> import pandas as pd
@@ -36,7 +36,7 @@ def final_objective(run: pd.DataFrame) -> Score:
 
 
 def feasible_objective(run: pd.DataFrame, tolerance: float = 1e-3) -> Score:
-    """How far the violation at the end exceeds tolerance · max(1, violation at the start), then the objective.
+    """The excess of the final violation over tolerance · max(1, violation at the start), then the final objective.
 
     Example:
         >>> import pandas as pd
@@ -49,12 +49,13 @@ def feasible_objective(run: pd.DataFrame, tolerance: float = 1e-3) -> Score:
 
 @dataclass(frozen=True)
 class Entry:
-    """One curve.
+    """One curve: a method and the settings to try.
 
     Args:
-        label: its name in the legend.
-        grid: the settings tried; one where nothing is tuned. As many for every entry of a part, or `note` says why not.
-        note: where the settings come from.
+        label: name in the legend.
+        grid: the settings to try; a single one if nothing is tuned. All entries of a part should have equally many; if not,
+            `note` gives the reason.
+        note: source of the settings.
 
     Example:
         >>> import tightrope as tr
@@ -72,21 +73,20 @@ class Part:
     """One problem and its entries, all with the same budget: a row of panels.
 
     Args:
-        name: of the part.
-        make: gives problem and x0 (None: with `measure`); called only when something has to be run. What is run again when
-            code changes is said in `fingerprint`.
+        name: name of the part.
+        make: returns problem and x0; called only if something has to be run. None if there is a `measure`.
         entries: the curves.
-        steps: the budget of a run, tuning runs included; or
-        samples: the same as rows drawn: the steps follow from what runs are seen to draw.
-        seeds: final runs of an entry.
-        records: about how many along a run.
-        metrics: gives columns of your own, as `tightrope.Record` takes them.
-        final_metrics: the same for the final runs alone: columns that the score does not look at, where they are costly.
-        score: of a run's history: the setting with the smallest is chosen; a run that diverged is never chosen.
-        score_text: the same in words.
-        lanes: how many runs go side by side at most. 1: one after the other, as `tightrope.solve` runs them; then `seconds`
-            are those of a run alone, and what a method skips costs nothing.
-        measure: in place of all this, gives the tidy frame of an entry (without the column `entry`).
+        steps: budget of every run, tuning runs included, in steps; or
+        samples: the same in samples drawn; the number of steps is then found from the samples that runs draw.
+        seeds: number of final runs per entry.
+        records: approximate number of records per run.
+        metrics: returns extra columns, as `tightrope.Record` takes them.
+        final_metrics: the same for the final runs alone: costly columns that the score does not use.
+        score: score of a run's history; the setting with the smallest score is chosen. Runs that diverged are never chosen.
+        score_text: the score in words.
+        lanes: largest number of lanes per sweep. With 1, runs go one at a time through `tightrope.solve`; then `seconds` is
+            the time of a single run, and branches that a method does not take cost nothing.
+        measure: returns the tidy frame of an entry (without the column `entry`), in place of tuning and runs.
 
     Example:
         >>> import tightrope as tr
@@ -115,7 +115,7 @@ class Part:
             raise ValueError(f"Part {self.name!r}: give steps or samples, got {self.steps} and {self.samples}")
         names = [slug(entry.label) for entry in self.entries]
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"Part {self.name!r}: entries must have labels that differ, got {names}")
+            raise ValueError(f"Part {self.name!r}: entries must have distinct labels, got {names}")
         for entry in self.entries:
             if not entry.grid:
                 raise ValueError(
@@ -125,13 +125,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Check:
-    """A claim, and what became of it.
+    """A claim and its verdict.
 
     Args:
-        claim: in words.
-        measured: the number, or several: anything that JSON holds.
+        claim: the claim in words.
+        measured: the measurements: anything that JSON can store.
         holds: whether the claim holds.
-        detail: how it was measured; what was tried where it does not hold.
+        detail: how it was measured; if it does not hold, what was tried.
 
     Example:
         >>> Check("x is lower than y", {"x": 1.0, "y": 2.0}, holds=True).holds
@@ -146,13 +146,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Column:
-    """What is drawn.
+    """A plotted column.
 
     Args:
-        name: of the column in the tidy frame.
-        label: of its axis, with the unit.
+        name: name of the column in the tidy frame.
+        label: label of its axis, with the unit.
         log: whether the axis is logarithmic.
-        start: whether x0 is drawn; not where the column says nothing about it.
+        start: whether x0 is plotted; False if the column has no meaning there.
 
     Example:
         >>> Column("violation", "largest violation", log=True).name
@@ -174,17 +174,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is run, what is claimed about it and what is drawn.
+    """An experiment: its runs, its claims and its figures.
 
     Args:
         name: as in `tightrope reproduce NAME`.
-        title: for people.
+        title: title of the report.
         paper: paper and figure.
-        about: what is done; what the paper leaves open and what was chosen here. Paragraphs, an empty line between them.
+        about: description: the setup, what the paper leaves open and what was chosen here. Paragraphs are separated by an
+            empty line.
         parts: quick ↦ the parts.
         claims: {part: tidy frame} ↦ the checks.
-        columns: what is drawn of every part that has it.
-        figures: {part: tidy frame} ↦ {caption: figure}, where curves do not show it.
+        columns: plotted columns; a part shows those that it has.
+        figures: {part: tidy frame} ↦ {caption: figure}, for results that curves do not show.
         log_samples: whether the axis of samples is logarithmic.
 
     Example:
@@ -207,7 +208,7 @@ class Experiment:
 
 
 def available() -> dict[str, Experiment]:
-    """All experiments, by name: every folder beside this file that has one.
+    """All experiments by name: every subfolder of this package that defines one.
 
     Example:
         >>> available()["rates"].paper
@@ -230,7 +231,7 @@ def folder_of(name: str) -> Path:
 
 
 def committed() -> dict[str, tuple[Experiment, dict[str, Any]]]:
-    """By name each experiment with the checks of its full run, where its folder has them.
+    """By name, each experiment with the checks of its full run, if its folder has them.
 
     Example:
         >>> experiment, report = committed()["rates"]
@@ -246,7 +247,7 @@ def committed() -> dict[str, tuple[Experiment, dict[str, Any]]]:
 
 
 def slug(text: str) -> str:
-    """The text as part of a file's name.
+    """The text as part of a file name.
 
     Example:
         >>> slug("SSG (ε = 0.1)")

@@ -1,8 +1,8 @@
-"""Whether saved runs are still those of their entry: a hash of what they depend on, as far as it can be told.
+"""A hash of what the runs of an entry depend on, which tells whether saved runs are still valid.
 
-That is the version of the library, the numbers of the part, the settings of the entry, and the part's functions: their
-arguments, and the text of their modules and of what these import from the folders of experiments. A changed problem or
-configuration is another run; a changed claim, plot or description, which no run imports, is not.
+It covers the version of the library, the numbers of the part, the settings of the entry, and the part's functions: their
+arguments, the source of their modules, and the source of the modules that these import from folders of experiments. So a
+changed problem or configuration is run again; a changed claim, plot or description is not, since no run imports it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .. import __version__
 from .base import Entry, Part
 
 LIBRARY, EXPERIMENTS = __name__.split(".")[0], __name__.rpartition(".")[0]
-IN_A_FOLDER = re.compile(rf"{re.escape(EXPERIMENTS)}\.\w+\.\w+")
+MODULE_OF_AN_EXPERIMENT = re.compile(rf"{re.escape(EXPERIMENTS)}\.\w+\.\w+")
 
 
 def fingerprint(part: Part, entry: Entry) -> str:
@@ -35,13 +35,13 @@ def fingerprint(part: Part, entry: Entry) -> str:
     """
     numbers = part.steps, part.samples, part.seeds, part.records, part.lanes, part.score_text
     functions = part.measure, part.make, part.metrics, part.final_metrics
-    code = [text for function in functions for text in _said_by(function)]
+    code = [text for function in functions for text in _source_of(function)]
     text = [__version__, part.name, entry.label, *map(repr, numbers), *map(repr, entry.grid), *code]
     return hashlib.sha256("\n".join(text).encode()).hexdigest()
 
 
-def _said_by(function: Any) -> list[str]:
-    """The arguments that a function is given, with the files among them, and the text of its modules."""
+def _source_of(function: Any) -> list[str]:
+    """The arguments bound to a function, the contents of files among them, and the source of its modules."""
     given: list[Any] = []
     while isinstance(function, partial):
         given += [*function.args, *function.keywords.items()]
@@ -51,14 +51,14 @@ def _said_by(function: Any) -> list[str]:
 
 
 def modules(name: str) -> dict[str, str]:
-    """The text of a module and of those in the folders of experiments that it imports, by name; none of the library's own.
+    """The source of a module and of the modules of experiments that it imports, by name; without the library's own.
 
     Example:
-        >>> from tightrope.experiments import fair_adult
+        >>> from tightrope.experiments import fair_adult  # modules must be imported
         >>> sorted(each.rpartition(".")[2] for each in modules("tightrope.experiments.fair_adult.problem"))
         ['config', 'problem']
     """
-    if name.partition(".")[0] == LIBRARY and not IN_A_FOLDER.fullmatch(name):
+    if name.partition(".")[0] == LIBRARY and not MODULE_OF_AN_EXPERIMENT.fullmatch(name):
         return {}
     found: dict[str, str] = {}
     waiting = [name]
@@ -72,5 +72,5 @@ def modules(name: str) -> dict[str, str]:
             if isinstance(node, ast.ImportFrom):
                 origin = resolve_name("." * node.level + (node.module or ""), module.__package__)
                 imported = [origin, *(f"{origin}.{each.name}" for each in node.names)]
-                waiting += [each for each in imported if IN_A_FOLDER.fullmatch(each)]
+                waiting += [each for each in imported if MODULE_OF_AN_EXPERIMENT.fullmatch(each)]
     return found

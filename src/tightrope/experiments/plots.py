@@ -1,7 +1,7 @@
-"""Pictures: the curves of runs, one by one or over seeds, and the data of the demonstration with its decision boundaries.
+"""Figures: the history of one or several runs, and curves over seeds for an experiment.
 
 Figures are made without pyplot, so nothing is shown and no state is shared between threads; `figure.savefig(path)` writes a
-file. Colors are those of Okabe and Ito, which people with any kind of color vision tell apart.
+file. Colors are those of Okabe and Ito, which are distinct in all kinds of color vision.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
-"""Past the last color the next line style comes, so that 28 curves differ."""
+"""After the last color comes the next line style, so that 28 curves differ."""
 COLUMNS = ("objective", "violation", "stationarity")
 LABELS = {"objective": "objective", "violation": "largest violation", "stationarity": "stationarity"}
 FONT = 10
-LABEL = 30
-"""Characters in a line of a vertical axis' label."""
-PER_LINE = 4
-"""Curves in a line of the legend."""
+LABEL_WIDTH = 30
+"""Characters per line in the label of a vertical axis."""
+LEGEND_WIDTH = 4
+"""Curves per line in a legend."""
 DECADES = 9
-"""How far below its largest value a logarithmic axis reaches; what is smaller is drawn as 0."""
+"""Decades below the largest value on a logarithmic axis; smaller values are drawn as 0."""
 
 
 def history(results: Result | Mapping[str, Result], axes: Sequence[Axes] | None = None) -> Figure:
-    """Draw objective, violation and stationarity against the steps, for one run or several.
+    """Plot objective, violation and stationarity against the steps, for one or several runs.
 
-    Curves are those of the iterate; a diamond at their end is the answer, as certified. Violation and stationarity are on a
-    logarithmic axis; where there are zeros, as at feasible iterates, its lowest tick is 0. Values that are not finite are
-    left out, and a run that diverged says so in the legend.
+    Curves show the iterate; a diamond at the end shows the certified answer. Violation and stationarity have a logarithmic
+    axis; if there are zeros, as at feasible iterates, its lowest tick reads 0. Values that are not finite are left out, and
+    the legend marks runs that diverged.
 
     Args:
         results: a `Result`, or {label: Result}.
-        axes: where to draw, at most three, for objective, violation and stationarity in this order; None: a new figure.
+        axes: up to three axes, for objective, violation and stationarity in this order; None: a new figure.
 
     Returns:
         The figure; save it with `figure.savefig("history.png")`.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
         >>> figure = plots.history(tr.solve(problem, jnp.zeros(2), steps=100))
         >>> [axes.get_ylabel() for axes in figure.axes]
@@ -76,15 +76,15 @@ def history(results: Result | Mapping[str, Result], axes: Sequence[Axes] | None 
 
 
 class Band(NamedTuple):
-    """A curve over seeds, one entry a record: means over seeds, and how far the values spread around theirs.
+    """A curve over seeds, one value per record: means over seeds, with a band of one standard deviation.
 
     Attributes:
         steps: steps taken.
-        samples: rows drawn.
+        samples: samples drawn.
         seconds: wall time.
-        mean: of the column.
-        low: mean less one standard deviation, but not below 0 where no value is; on a logarithmic axis not below the least
-            value of a seed.
+        mean: mean of the column.
+        low: mean minus one standard deviation, but not below 0 if all values are nonnegative; on a logarithmic axis not below
+            the lowest seed.
         high: mean plus one standard deviation.
     """
 
@@ -97,17 +97,18 @@ class Band(NamedTuple):
 
 
 def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
-    """The curve of every entry of a tidy frame, and where a logarithmic axis draws 0 (−∞: nothing is; 0: everything is).
+    """The curve of every entry of a tidy frame, and the height at which a logarithmic axis draws 0.
 
-    Values that are not finite are left out; so is a record where there are no others.
+    That height is −∞ if there are no zeros, and 0 if there is nothing else. Values that are not finite are left out, and so are
+    records without finite values.
 
     Args:
-        frame: one row for each entry, seed and record, as `tightrope reproduce` writes them.
-        column: what is drawn.
+        frame: one row per entry, seed and record, as `tightrope reproduce` writes them.
+        column: the column to plot.
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> from tightrope.experiments.base import Column
         >>> frame = pd.DataFrame({"entry": "a", "step": 1, "samples": 2, "seconds": 0.1, "objective": [1.0, 3.0]})
         >>> found, floor = plots.bands(frame, Column("objective", "objective"))
@@ -140,17 +141,17 @@ def curves(
     against: Literal["samples", "seconds"] = "samples",
     log_samples: bool = False,
 ) -> Figure:
-    """Draw the runs of an experiment: a row of panels for each part, the mean over seeds ± one standard deviation.
+    """Plot the runs of an experiment, a row of panels per part: mean over seeds ± one standard deviation.
 
     Args:
         frames: {part: tidy frame}.
-        columns: what is drawn, a panel each; those that a part does not have are left out there.
-        against: the horizontal axis; steps in place of samples where none are drawn.
+        columns: columns to plot, one panel each; a part shows those that it has.
+        against: the horizontal axis; steps instead of samples if none are drawn.
         log_samples: whether the axis of samples is logarithmic.
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> from tightrope.experiments.base import Column
         >>> frame = pd.DataFrame({"entry": "a", "step": [1, 2], "samples": [2, 4], "seconds": 0.1, "gap": [1.0, 0.1]})
         >>> figure = plots.curves({"part": frame}, [Column("gap", "gap to the optimum", log=True)])
@@ -160,7 +161,7 @@ def curves(
     from matplotlib.figure import Figure
 
     drawn = {part: [c for c in columns if c.name in frame] for part, frame in frames.items()}
-    heights = [2.9 + 0.25 * -(-len(legend(frame)) // PER_LINE) for frame in frames.values()]
+    heights = [2.9 + 0.25 * -(-len(legend(frame)) // LEGEND_WIDTH) for frame in frames.values()]
     across = max(*map(len, drawn.values()), 2)
     figure = Figure(figsize=(4.0 * across, sum(heights)), dpi=150, layout="constrained")
     rows = figure.subfigures(len(frames), height_ratios=heights, squeeze=False)[:, 0]
@@ -172,36 +173,36 @@ def curves(
         for axes, column in zip(panels, drawn[part], strict=False):
             _draw_bands(axes, frame, column, against, log_samples)
         handles, labels = panels[0].get_legend_handles_labels()
-        lines = -(-len(labels) // PER_LINE)
+        lines = -(-len(labels) // LEGEND_WIDTH)
         place = {"loc": "outside lower center", "ncols": -(-len(labels) // lines), "frameon": False}
         row.legend(handles, labels, fontsize=FONT, **place)
     layout = figure.get_layout_engine()
     assert layout is not None
     layout.execute(figure)
-    figure.set_layout_engine(None)  # laid out once: a figure with an engine is drawn twice for every file
+    figure.set_layout_engine(None)  # an engine would lay the figure out again for every file
     return figure
 
 
 def axis(frame: pd.DataFrame, against: str) -> tuple[str, str]:
-    """The field of a `Band` for the horizontal axis, and its label: steps in place of samples where none are drawn.
+    """The field of a `Band` for the horizontal axis, and its label: steps instead of samples if none are drawn.
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> plots.axis(pd.DataFrame({"samples": [0, 0]}), "samples")
-        ('steps', 'steps (no rows are drawn)')
+        ('steps', 'steps (no samples are drawn)')
     """
     if against == "seconds":
         return "seconds", "wall time (s)"
-    return ("samples", "samples drawn (rows)") if np.any(frame["samples"]) else ("steps", "steps (no rows are drawn)")
+    return ("samples", "samples drawn") if np.any(frame["samples"]) else ("steps", "steps (no samples are drawn)")
 
 
 def legend(frame: pd.DataFrame) -> dict[str, str]:
-    """By entry its text in the legend: the label, and how many runs diverged where some did.
+    """The legend text of each entry: its label, and the number of runs that diverged if there are any.
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> plots.legend(pd.DataFrame({"entry": "a", "seed": [0, 1], "status": ["budget", "diverged"]}))
         {'a': 'a (1 of 2 runs diverged)'}
     """
@@ -216,21 +217,21 @@ def legend(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def wrapped(label: str) -> list[str]:
-    """The label of a vertical axis in lines that are not longer than the axis.
+    """The label of a vertical axis, broken into lines that fit.
 
     Example:
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> plots.wrapped("distance to the nearest stationary point (m)")
         ['distance to the nearest', 'stationary point (m)']
     """
-    return textwrap.wrap(label, LABEL, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(label, LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def style(number: int) -> tuple[str, str]:
-    """Color and line style of a curve by its place in the legend.
+    """Color and line style of a curve, by its position in the legend.
 
     Example:
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> plots.style(0), plots.style(7)
         (('#0072B2', '-'), ('#0072B2', '--'))
     """
@@ -270,12 +271,12 @@ def _stacked(count: int) -> list[Axes]:
 
 
 def _draw_column(axes: Axes, several: Mapping[str, Result], column: str) -> None:
-    """The curve of each run and its answer, as one array with the answer in the last place."""
+    """Plot a column of several runs; each array has the answer as its last element."""
     curves = {label: np.append(run.history[column], getattr(run, column)) for label, run in several.items()}
     floor = -np.inf if column == "objective" else _floor(np.concatenate(list(curves.values())))
     for number, (label, run) in enumerate(several.items()):
         values = np.where(np.isfinite(curves[label]), curves[label], np.nan)
-        low = values <= floor  # drawn as dots at 0 that no line joins
+        low = values <= floor  # drawn as dots at 0, not joined by lines
         places = np.append(run.history["step"], run.steps)
         ending = " (diverged)" if run.status == "diverged" else ""
         color, dashes = style(number)
@@ -294,7 +295,7 @@ def _draw_column(axes: Axes, several: Mapping[str, Result], column: str) -> None
 
 
 def _floor(values: Float[np.ndarray, " records"]) -> float:
-    """Where 0 is drawn: the decade below the smallest positive value; 0 itself where no value is positive."""
+    """The height at which 0 is drawn: a decade below the smallest positive value; 0 if no value is positive."""
     positive = values[np.isfinite(values) & (values > 0)]
     if not positive.size:
         return 0.0
@@ -303,10 +304,10 @@ def _floor(values: Float[np.ndarray, " records"]) -> float:
 
 
 def powers_above(floor: float, top: float) -> range:
-    """The powers of ten for the ticks of a logarithmic axis above the one at `floor`, which reads 0.
+    """The powers of ten at the ticks of a logarithmic axis, above the lowest tick at `floor`, which reads 0.
 
     Example:
-        >>> from tightrope import plots
+        >>> from tightrope.experiments import plots
         >>> list(plots.powers_above(1e-4, 30.0))
         [-3, -2, -1, 0, 1, 2]
     """
@@ -327,7 +328,7 @@ def set_style(axes: Axes) -> None:
     for each in (axes.xaxis, axes.yaxis):
         low, high = sorted(each.get_view_interval())
         if each.get_scale() == "log" and high > 100 * low:
-            each.minorticks_off()  # powers of ten are enough, and every tick takes time to draw
+            each.minorticks_off()  # every tick takes time to draw
     axes.tick_params(labelsize=FONT - 1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)

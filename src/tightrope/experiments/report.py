@@ -1,6 +1,6 @@
-"""What came out, for people: one HTML file with everything inside, and a summary of all claims in Markdown.
+"""The report of an experiment: a single HTML file.
 
-The page loads nothing: Plotly and the numbers are in it. Its layout and the code that draws are in `report.html`.
+The page loads nothing from elsewhere: Plotly and the numbers are part of it. Its layout and its scripts are in `report.html`.
 """
 
 from __future__ import annotations
@@ -18,38 +18,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import plots
-from .base import Experiment, Part
-from .running import TUNING_SEED, Outcome
+from .base import Column, Part
+from .entries import TUNING_SEED
+from .formatting import capitalized, in_lines, in_words, with_deviation
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-X = ("samples", "seconds")
-"""The horizontal axes."""
-DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
-"""Plotly's names of line styles."""
-CHOSEN_BY_PLOTLY = {"values": None, "texts": None}
-"""Ticks."""
-SHORT = 3
-"""Powers of ten over which a logarithmic axis has ticks between them."""
-DASH_ARRAYS = {"-": "none", "--": "6 3", "-.": "6 2 1 2", ":": "2 2"}
+X_AXES = ("samples", "seconds")
+PLOTLY_DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
+"""Plotly's names of Matplotlib's line styles."""
+SVG_DASHES = {"-": "none", "--": "6 3", "-.": "6 2 1 2", ":": "2 2"}
+"""The same as SVG dash arrays, for the legend."""
+DEFAULT_TICKS = {"values": None, "texts": None}
+"""Leaves the ticks to Plotly."""
+SHORT_AXIS = 3
+"""A logarithmic axis over at most this many powers of ten also has ticks at 2 and 5."""
 
 
 def page(outcome: Outcome, figures: Mapping[str, Figure]) -> str:
-    """The report of an experiment: its example is that of `tightrope.experiments.running.run_experiment`.
+    """The report of an experiment; see the example of `tightrope.experiments.running.run_experiment`.
 
     Args:
-        outcome: what was run.
+        outcome: the outcome to report.
         figures: {caption: figure}, shown after the curves.
     """
     from plotly.offline import get_plotlyjs
 
     experiment = outcome.experiment
     data = [_curves(outcome, number, part) for number, part in enumerate(outcome.parts)]
-    kind = ["Quick version: too short to judge the claims by"] * outcome.quick
+    quick = ["Quick version: too short to judge the claims"] * outcome.quick
     took = f"All runs took {outcome.seconds:,.0f} s, with tuning and compilation"
-    subtitle = ". ".join([_capital(experiment.paper), *kind, took]) + "."
+    subtitle = ". ".join([capitalized(experiment.paper), *quick, took]) + "."
     return Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8")).substitute(
         title=_escape(experiment.title),
         subtitle=_escape(subtitle),
@@ -59,18 +61,18 @@ def page(outcome: Outcome, figures: Mapping[str, Figure]) -> str:
         figures=_figures(figures),
         numbers="\n".join(_numbers(outcome, part) for part in outcome.parts),
         settings="\n".join(_settings(part, outcome.runs[name]) for name, part in outcome.parts.items()),
-        versions=_table("What it was run with", ("what", "version"), list(outcome.versions.items())),
+        versions=_table("Software and hardware", ("name", "version"), list(outcome.versions.items())),
         plotly=get_plotlyjs(),
         data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
     )
 
 
 def finals(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, dict[str, tuple[float, float]]]:
-    """For each entry and column the mean and the standard deviation over seeds of the last values.
+    """The mean and the standard deviation over seeds of the final values, by entry and column.
 
     Args:
         frame: the tidy frame of a part.
-        columns: which; those that the frame does not have are left out.
+        columns: names of columns; those that the frame does not have are left out.
 
     Example:
         >>> import pandas as pd
@@ -81,97 +83,6 @@ def finals(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, dict[str, t
     last: Any = frame.groupby(["entry", "seed"], sort=False)[present].last().groupby("entry", sort=False)
     means, spreads = last.mean().to_dict("index"), last.std().fillna(0.0).to_dict("index")
     return {entry: {c: (means[entry][c], spreads[entry][c]) for c in present} for entry in means}
-
-
-def number(mean: float, spread: float = 0.0) -> str:
-    """A mean and its standard deviation as text.
-
-    Example:
-        >>> number(0.12345678, 0.001), number(5000.0)
-        ('0.1235 ± 0.001', '5,000')
-    """
-    return f"{in_words(mean)} ± {spread:.2g}" if spread else in_words(mean)
-
-
-def in_words(measured: Any) -> str:
-    """What was measured, in one line: numbers short, names before theirs.
-
-    Example:
-        >>> in_words({"SSG": 0.123456, "IPP": [1, 2.0]})
-        'SSG: 0.1235; IPP: 1, 2'
-    """
-    if isinstance(measured, Mapping):
-        return "; ".join(f"{name}: {in_words(value)}" for name, value in measured.items())
-    if isinstance(measured, list | tuple | np.ndarray):
-        return ", ".join(map(in_words, measured))
-    if isinstance(measured, bool | np.bool_) or not isinstance(measured, int | float | np.number):
-        return str(measured)
-    return f"{measured:,.0f}" if 1e3 <= abs(measured) < 1e9 else f"{measured:.4g}"
-
-
-def in_lines(measured: Any) -> str:
-    """What was measured, a line for each name.
-
-    Example:
-        >>> print(in_lines({"a9a": {"SSG": 0.123456, "IPP": 1}, "bank": {"loss": {"SSG": 2, "IPP": 3}, "gap": 4}}))
-        a9a: SSG: 0.1235; IPP: 1
-        bank:
-        loss: SSG: 2; IPP: 3
-        gap: 4
-    """
-    if not isinstance(measured, Mapping):
-        return in_words(measured)
-    lines = []
-    for name, value in measured.items():
-        nested = isinstance(value, Mapping) and any(isinstance(each, Mapping) for each in value.values())
-        lines.append(f"{name}:\n{in_lines(value)}" if nested else f"{name}: {in_words(value)}")
-    return "\n".join(lines)
-
-
-def summary(reports: Mapping[str, tuple[Experiment, Mapping[str, Any]]]) -> str:
-    """All claims with their numbers as Markdown, from what the full runs wrote.
-
-    Args:
-        reports: {name: (experiment, contents of its checks.json)}.
-
-    Example:
-        >>> from tightrope.experiments.base import committed
-        >>> summary(committed()).splitlines()[0]
-        '# What the papers claim, and what was measured'
-    """
-    counts = [(len(checks), sum(c["holds"] for c in checks)) for checks in (r["checks"] for _, r in reports.values())]
-    text = [
-        "# What the papers claim, and what was measured",
-        f"{sum(held for _, held in counts)} of {sum(claims for claims, _ in counts)} claims hold. Written by `make reproduce` "
-        "from the `checks.json` of each experiment's folder in `src/tightrope/experiments/`, which also say how each number "
-        "was measured; not edited by hand. `tightrope reproduce NAME` runs one of them and writes a report with its curves.",
-        "```python\nfrom tightrope.experiments.base import available\n\n"
-        'for name, experiment in available().items():\n    print(f"{name}: {experiment.title} ({experiment.paper})")\n```',
-    ]
-    for (name, (experiment, report)), (claims, held) in zip(reports.items(), counts, strict=True):
-        versions = ", ".join(f"{what} {version}" for what, version in report["versions"].items())
-        checks = report["checks"]
-        rows = [
-            f"| {_cell(c['claim'])} | {_cell(in_words(c['measured']))} | {'yes' if c['holds'] else '**no**'} |"
-            for c in checks
-        ]
-        text += [
-            f"## {name}: {experiment.title}",
-            f"{_capital(experiment.paper)}. {held} of {claims} claims hold. The runs took "
-            f"{report['seconds']:,} s ({versions}).",
-            "\n".join(["| claim | measured | holds |", "|---|---|---|", *rows]),
-        ]
-        missed = [f"- {c['claim']}: {c['detail']}" for c in checks if not c["holds"]]
-        text += ["Where a claim does not hold:", "\n".join(missed)] if missed else []
-    return "\n\n".join(text) + "\n"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _escape(text: Any) -> str:
@@ -187,7 +98,7 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table that a narrow screen shows as blocks, each cell with its title; the roles keep it a table there."""
+    """A table; narrow screens show its rows as blocks with titled cells, and screen readers still find a table."""
     head = "".join(f'<th role="columnheader" scope="col">{_escape(title)}</th>' for title in titles)
     body = "".join(f'<tr role="row">{"".join(map(_td, titles, row))}</tr>' for row in rows)
     return (
@@ -197,7 +108,7 @@ def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]]) -
 
 
 def _td(title: str, content: Any) -> str:
-    """A cell; words may be broken where there is no room for them, numbers not."""
+    """A cell; long words may be broken if there is no room, numbers may not."""
     text = str(content)
     kind = "no" if text == "no" else "words" if len(text) > 20 else ""
     content = re.sub(r"(?<=\w)\(", "(<wbr>", _escape(text))
@@ -210,56 +121,55 @@ def _claims(outcome: Outcome) -> str:
         return ""
     rows = [(c.claim, in_lines(c.measured), "yes" if c.holds else "no", c.detail) for c in checks]
     caption = f"{sum(c.holds for c in checks)} of {len(checks)} hold"
-    return _section(
-        "claims", "Claims", _table(caption, ("claim", "measured", "holds", "how, and what was tried"), rows)
-    )
+    return _section("claims", "Claims", _table(caption, ("claim", "measured", "holds", "details"), rows))
 
 
 def _curves(outcome: Outcome, number: int, name: str) -> dict[str, Any]:
-    """What the page draws of a part: its panels, and the styles and names of their curves."""
+    """The data of a part for the page's script: its panels, and the labels and styles of the curves."""
     frame, experiment = outcome.frames[name], outcome.experiment
-    labels = plots.legend(frame)
-    styles = [plots.style(i) for i in range(len(labels))]
-    field = {against: plots.axis(frame, against) for against in X}
-    panels = []
-    for column in (c for c in experiment.columns if c.name in frame):
-        found, floor = plots.bands(frame, column)
-        curves = [
-            {against: getattr(band, place).tolist() for against, (place, _) in field.items()}
-            | {key: getattr(band, key).tolist() for key in ("mean", "low", "high")}
-            for band in found.values()
-        ]
-        ends = finals(frame, [column.name])
-        said = "; ".join(f"{label} ends at {in_words(end[column.name][0])}" for label, end in ends.items())
-        panels.append(
-            {
-                "id": f"panel-{number}-{len(panels)}",
-                "label": "<br>".join(map(_escape, plots.wrapped(column.label))),
-                "log": column.log and floor != 0,
-                "ticks": _ticks(floor, curves) if column.log and floor != 0 else CHOSEN_BY_PLOTLY,
-                "curves": curves,
-                "description": f"{name}: {column.label} against {field['samples'][1]} or wall time. {said}.",
-            }
-        )
+    labels = plots.legend(frame).values()
+    columns = [column for column in experiment.columns if column.name in frame]
     return {
         "name": name,
-        "panels": panels,
+        "panels": [_panel(frame, f"panel-{number}-{i}", name, column) for i, column in enumerate(columns)],
         "styles": [
-            {"label": _escape(label), "color": color, "dash": DASHES[line], "array": DASH_ARRAYS[line]}
-            for label, (color, line) in zip(labels.values(), styles, strict=True)
+            {"label": _escape(label), "color": color, "dash": PLOTLY_DASHES[line], "array": SVG_DASHES[line]}
+            for label, (color, line) in zip(labels, map(plots.style, range(len(labels))), strict=True)
         ],
-        "titles": {against: title for against, (_, title) in field.items()},
+        "titles": {against: plots.axis(frame, against)[1] for against in X_AXES},
         "logSamples": experiment.log_samples,
     }
 
 
+def _panel(frame: pd.DataFrame, identifier: str, part: str, column: Column) -> dict[str, Any]:
+    """The data of one panel: the curves of a column, its ticks, and a description for screen readers."""
+    fields = {against: plots.axis(frame, against)[0] for against in X_AXES}
+    found, floor = plots.bands(frame, column)
+    curves = [
+        {against: getattr(band, field).tolist() for against, field in fields.items()}
+        | {key: getattr(band, key).tolist() for key in ("mean", "low", "high")}
+        for band in found.values()
+    ]
+    ends = finals(frame, [column.name])
+    final = "; ".join(f"{label} ends at {in_words(end[column.name][0])}" for label, end in ends.items())
+    logarithmic = column.log and floor != 0
+    return {
+        "id": identifier,
+        "label": "<br>".join(map(_escape, plots.wrapped(column.label))),
+        "log": logarithmic,
+        "ticks": _ticks(floor, curves) if logarithmic else DEFAULT_TICKS,
+        "curves": curves,
+        "description": f"{part}: {column.label} against {plots.axis(frame, 'samples')[1]} or wall time. {final}.",
+    }
+
+
 def _ticks(floor: float, curves: Sequence[Mapping[str, list[float]]]) -> dict[str, Any]:
-    """The ticks of a logarithmic axis: powers of ten, the lowest reads 0 if there are zeros; 1, 2, 5 on a short one."""
+    """The ticks of a logarithmic axis: powers of ten, also 2 and 5 on a short axis; the lowest reads 0 if there are zeros."""
     drawn = [value for curve in curves for key in ("low", "high") for value in curve[key]]
     if not drawn:
-        return CHOSEN_BY_PLOTLY
+        return DEFAULT_TICKS
     first, last = int(np.floor(np.log10(min(drawn)))), int(np.ceil(np.log10(max(drawn))))
-    if floor < 0 and last - first <= SHORT:
+    if floor < 0 and last - first <= SHORT_AXIS:
         values = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
         return {"values": values, "texts": [f"{value:g}" for value in values]}
     powers = plots.powers_above(floor, max(drawn)) if floor > 0 else range(first, last + 1, max(1, (last - first) // 4))
@@ -293,7 +203,7 @@ def _figures(figures: Mapping[str, Figure]) -> str:
     for caption, figure in figures.items():
         file = io.BytesIO()
         figure.savefig(file, format="svg")
-        text, source = _escape(_capital(caption)), base64.b64encode(file.getvalue()).decode()
+        text, source = _escape(capitalized(caption)), base64.b64encode(file.getvalue()).decode()
         shown.append(
             f'<figure><figcaption>{text}</figcaption><div class="picture" tabindex="0">'
             f'<img alt="{text}" src="data:image/svg+xml;base64,{source}"></div></figure>'
@@ -303,19 +213,19 @@ def _figures(figures: Mapping[str, Figure]) -> str:
 
 def _numbers(outcome: Outcome, part: str) -> str:
     frame, columns = outcome.frames[part], outcome.experiment.columns
-    titles = {c.name: c.label for c in columns} | {plots.axis(frame, x)[0]: plots.axis(frame, x)[1] for x in X}
+    titles = {c.name: c.label for c in columns} | {plots.axis(frame, x)[0]: plots.axis(frame, x)[1] for x in X_AXES}
     ends = finals(frame, list(titles))
     present = list(next(iter(ends.values())))
-    rows = [(entry, *(number(*end[column]) for column in present)) for entry, end in ends.items()]
+    rows = [(entry, *(with_deviation(*end[column]) for column in present)) for entry, end in ends.items()]
     return _table(f"{part}: mean ± standard deviation over seeds", ("curve", *(titles[c] for c in present)), rows)
 
 
 def _settings(part: Part, runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """How the settings of a part were chosen, in words, and a table of them."""
+    """The choice of the settings of a part, in words and as tables."""
     rows = []
     for label, run in runs.items():
         ends = ", ".join(f"{status} ({count})" for status, count in run.get("statuses", {}).items())
-        drawn = in_words(float(np.mean(run["rows"]))) if "rows" in run else ""
+        drawn = in_words(float(np.mean(run["samples"]))) if "samples" in run else ""
         tried = max(len(run["tuning"]), 1)
         cells = label, run["chosen"], tried, f"{run['steps']:,}", drawn, f"{run['seconds']:,.0f}", ends, run["note"]
         rows.append(cells)
@@ -324,37 +234,36 @@ def _settings(part: Part, runs: Mapping[str, Mapping[str, Any]]) -> str:
         "chosen",
         "settings tried",
         "steps",
-        "rows drawn",
+        "samples drawn",
         "time (s)",
-        "ended",
-        "where settings come from",
+        "status",
+        "source of the settings",
     )
-    details = [_tuning(label, run) for label, run in runs.items() if run["tuning"]]
-    return "\n".join([f"<p>{_escape(_how(part))}</p>", _table(part.name, titles, rows), *details])
+    details = [_tuning_details(label, run) for label, run in runs.items() if run["tuning"]]
+    return "\n".join([f"<p>{_escape(_tuning_text(part))}</p>", _table(part.name, titles, rows), *details])
 
 
-def _how(part: Part) -> str:
+def _tuning_text(part: Part) -> str:
     sizes = {entry.label: len(entry.grid) for entry in part.entries}
-    budget = f"{part.steps:,} steps" if part.samples is None else f"{part.samples:,} rows drawn"
-    said = f"{part.name}: every run has a budget of {budget}; {part.seeds} final seed{'s' * (part.seeds > 1)}"
+    budget = f"{part.steps:,} steps" if part.samples is None else f"{part.samples:,} samples"
+    text = f"{part.name}: every run has a budget of {budget}; {part.seeds} final seed{'s' * (part.seeds > 1)}"
     if part.measure is None:
-        said += (
-            ", one after the other" if part.lanes == 1 else ", side by side: wall time is that of all of them together"
-        )
+        text += ", one at a time" if part.lanes == 1 else ", in one sweep: wall time is that of all of them together"
     if max(sizes.values()) == 1:
-        return f"{said}. Nothing was tuned."
+        return f"{text}. Nothing was tuned."
     same = len(set(sizes.values())) == 1
-    tried = f"{sizes[part.entries[0].label]} for every method" if same else f"not as many for each: {in_words(sizes)}"
+    tried = f"{sizes[part.entries[0].label]} for every method" if same else f"not equally many: {in_words(sizes)}"
     return (
-        f"{said}. Settings tried: {tried}, each in one run with the same budget and seed {TUNING_SEED}, which is none of the "
-        f"final ones. Chosen: {part.score_text}."
+        f"{text}. Settings tried: {tried}, each in one run with the same budget and seed {TUNING_SEED}, which is not one of "
+        f"the final seeds. Chosen: {part.score_text}."
     )
 
 
-def _tuning(label: str, run: Mapping[str, Any]) -> str:
-    titles = ("settings", "score", "ended", "steps", "rows drawn")
+def _tuning_details(label: str, run: Mapping[str, Any]) -> str:
+    titles = ("settings", "score", "status", "steps", "samples drawn")
     rows = [
-        (t["settings"], in_words(t["score"]), t["status"], f"{t['steps']:,}", f"{t['rows']:,}") for t in run["tuning"]
+        (t["settings"], in_words(t["score"]), t["status"], f"{t['steps']:,}", f"{t['samples']:,}")
+        for t in run["tuning"]
     ]
     table = _table(f"{label}: the smallest score was chosen", titles, rows)
     return f"<details><summary>All {len(rows)} settings tried for {_escape(label)}</summary>{table}</details>"

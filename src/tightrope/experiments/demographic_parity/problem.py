@@ -1,8 +1,8 @@
-"""A sparse classifier that treats two groups alike: problem (17) of paper 4.
+"""A sparse classifier under demographic parity: problem (17) of paper 4.
 
-    min L(x) + λ SCAD(x)   subject to   R0(x) ≤ κ,       R0(x) = |mean of σ(xᵀa) over D_p − the same over D_u|
+    min L(x) + λ SCAD(x)   subject to   R0(x) ≤ κ,       R0(x) = |mean of σ(xᵀa) over D_p − mean of σ(xᵀa) over D_u|
 
-L, the split and how data enter are those of `roc_fairness`; R0 is its R with the one threshold 0.
+L and the split of the data are those of `roc_fairness`; R0 is its R with the single threshold 0.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from . import config
 
 
 def scad(x: Float[Array, " d"]) -> Float[Array, ""]:
-    """The smoothly clipped absolute deviation (18), whose middle piece is −x² + 4|x| − 1: with the +1 of print it jumps."""
+    """The smoothly clipped absolute deviation (18), with −x² + 4|x| − 1 in the middle: the printed +1 is discontinuous."""
     size = jnp.abs(x)
     middle = -(size**2) + 4.0 * size - 1.0
     return jnp.sum(jnp.where(size <= 1.0, 2.0 * size, jnp.where(size <= 2.0, middle, 3.0)))
 
 
 @cache
-def make(label: str, rows: int) -> tuple[Problem, Float[np.ndarray, " d"], float]:
-    """Problem (17) on rows of a data set, where it starts, and κ; made once: it keeps its programs."""
-    split, slack = split_data(config.DATA[label], rows), config.SLACK[label]
+def make(label: str, examples: int) -> tuple[Problem, Float[np.ndarray, " d"], float]:
+    """Problem (17) on examples of a data set, the start and κ; cached, since a problem keeps its compiled programs."""
+    split, slack = split_data(config.DATA[label], examples), config.SLACK[label]
     loss, gap = hinge_loss(split), unfairness(split, np.zeros(1))
     problem = Problem(lambda x: loss(x) + config.PENALTY * scad(x), at_most(gap, slack, name="parity"))
     start = np.zeros(split.x.shape[1])
@@ -43,14 +43,14 @@ def make(label: str, rows: int) -> tuple[Problem, Float[np.ndarray, " d"], float
     return problem, start.astype(np.float32), slack
 
 
-def metrics(label: str, rows: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """The violation over κ."""
-    problem, _, slack = make(label, rows)
+def metrics(label: str, examples: int) -> dict[str, Callable[[Any, Any], Any]]:
+    """The violation divided by κ."""
+    problem, _, slack = make(label, examples)
     return {"excess": excess(problem, slack)}
 
 
-def near_stationarity(label: str, rows: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """Near-stationarity."""
-    (problem, _, _), split = make(label, rows), split_data(config.DATA[label], rows)
+def near_stationarity(label: str, examples: int) -> dict[str, Callable[[Any, Any], Any]]:
+    """The near-stationarity ‖x̂ − x‖."""
+    (problem, _, _), split = make(label, examples), split_data(config.DATA[label], examples)
     weight = config.NEAR_WEIGHT * max(config.modulus(split.modulus), 1.0)
     return {"near_stationarity": NearStationarity(problem, weight, 2.0 * config.PENALTY, convex=False)}

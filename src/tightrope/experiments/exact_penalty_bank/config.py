@@ -1,4 +1,4 @@
-"""The numbers of the experiment, on both of its data sets, and why."""
+"""The numbers of the experiment on both data sets, and their reasons."""
 
 from __future__ import annotations
 
@@ -11,42 +11,48 @@ from ...methods import ExactPenalty, InexactALM, LinearizedPenalty, Method, TwoP
 
 EQUATIONS, DRAWS = 10, 1000
 SAMPLES, SEEDS = 20_000, 5
-PAPER = {"penalty": 1.0, "growth": 1.2, "steering": 0.8, "decrease": 0.8, "step_size": 1e-3}
+PAPER = {
+    "penalty": 1.0,
+    "penalty_growth": 1.2,
+    "normal_fraction": 0.8,
+    "decrease_fraction": 0.8,
+    "step_size": 1e-3,
+}
 """ρ0, β, α, ζ and γ of Algorithm 2.1, the same on both data sets."""
 
 # ---------------------------------------------------------------------- ours, as the paper does not say
 
 DATA_SEED = 0
-"""A0, a0, the draws of (A, a) and the start are the same for every run: the runs of a curve differ in their samples."""
+"""A0, a0, the draws of (A, a) and the start are the same for every run; the runs of a curve differ in their samples."""
 BATCH = 1
-"""One row a draw, for every method: their papers analyze that, and γ = 0.001 leads nowhere in 20,000 samples with more: it
-takes 1000 steps to move x by the length of a gradient, and x has to get from 0.01 to 1."""
+"""One example per batch, for every method: their papers analyze that, and with larger batches γ = 0.001 makes no progress in
+20,000 samples: it takes 1000 steps to move x by the length of a gradient, and ‖x‖ has to grow from 0.01 to 1."""
 RECORDS, FEW_RECORDS = 50, 10
-"""Along a run, and along those of the sensitivity. Means over the last tenth of a run are compared: iterates are noisy."""
+"""Records per run, and per run of the sensitivity. Means over the last tenth are compared, since iterates are noisy."""
 
 PERIODS, RESTARTS, LOOP = (10, 20, 50), (1, 2, 4), 5
-"""ExactPenalty: τ; rows of a restart's samples in multiples of τ; periods of an inner loop, as the library's defaults."""
+"""ExactPenalty: τ; the batch size of a restart divided by τ; periods per inner loop (the library's default)."""
 
-# What the library estimates at the start on bank-full, rounded; written down so that both data sets have the same numbers.
+# The library's estimates at the start on bank-full, rounded; stored so that both data sets have the same numbers.
 SMOOTHNESS, PENALTY_SMOOTHNESS, JACOBIAN_SMOOTHNESS = 3.0, 1.5e4, 2.0
 """L_f, L_c and L_J: Lipschitz constants of ∇F, of the gradient of ½‖c‖² and of the Jacobian."""
 RADII = {"gradient_radius": 18.0, "value_radius": 3e3, "jacobian_radius": 3e3}
-DUAL_STEP, DUAL_BOUND, FEASIBILITY_STEP = 1.7e-3, 0.07, 3.4e-5
+DUAL_STEP, MAX_DUAL_STEP, FEASIBILITY_STEP = 1.7e-3, 0.07, 3.4e-5
 """γ of the sign steps, the bound on Stoc-iALM's multiplier steps, and the step of TStoM's first phase."""
 
 PENALTIES = (2e-3, 2e-2, 2e-1)
-"""The others' first penalty ρ, from the library's estimate up; with a tenth of it, tried first, they do not get near c = 0."""
+"""The others' initial penalty ρ, from the library's estimate up; with a tenth of it, tried first, they stay far from c = 0."""
 STEPS = (0.3, 1.0, 3.0)
-"""Their first step in multiples of 1/(L_f + ρ L_c); the largest is about as long as is stable at the first steps."""
+"""Their first step size times (L_f + ρ L_c); the largest is about the stability limit of the first steps."""
 STEADY = (1.0, 3.0, 10.0)
-"""The same for TStoM, whose steps are constant and smaller at first, so that longer ones are stable."""
+"""The same for TStoM, whose step sizes are constant and smaller at first, so that larger factors are stable."""
 
 FACTORS = (0.5, 1.0, 2.0)
-"""Sensitivity: step size and first penalty of every method times each of these: nine settings around the chosen one."""
+"""Sensitivity: factors for step size and initial penalty of every method: nine settings around the chosen one."""
 
 
 def exact_penalty(period: int, restart: int) -> Method:
-    """ExactPenalty with the paper's numbers, in the fully stochastic setting: all rows are more than the budget."""
+    """ExactPenalty with the paper's numbers, in the fully stochastic setting: a full pass exceeds the budget."""
     return ExactPenalty(
         **PAPER,
         **RADII,
@@ -54,19 +60,19 @@ def exact_penalty(period: int, restart: int) -> Method:
         jacobian_smoothness=JACOBIAN_SMOOTHNESS,
         setting="stochastic",
         inner_steps=LOOP * period,
-        period=period,
-        restart_batch=restart * period,
+        restart_period=period,
+        restart_batch_size=restart * period,
     )
 
 
 def linearized_penalty(penalty: float, step: float) -> Method:
-    """LinearizedPenalty with multipliers, the momentum in the theory's ratio to the step."""
+    """LinearizedPenalty with multipliers, and the theory's ratio of momentum to step size."""
     step_size = step / _curvature(penalty)
     return LinearizedPenalty(step_size, penalty, momentum=72.0 * step**2, dual_step_size=DUAL_STEP, dual=True)
 
 
 def two_phase(penalty: float, step: float) -> Method:
-    """TwoPhaseMomentum: constant steps, for step = 1 with the sum of `linearized_penalty`'s: Σ k^{-3/5} = 2.5 K^{2/5}."""
+    """TwoPhaseMomentum: constant steps, which for step = 1 have the sum of `linearized_penalty`'s: Σ k^{-3/5} = 2.5 K^{2/5}."""
     longer = 2.5 / 0.9 * step
     return TwoPhaseMomentum(
         longer / _curvature(penalty),
@@ -78,11 +84,11 @@ def two_phase(penalty: float, step: float) -> Method:
 
 
 def inexact_alm(penalty: float, step: float) -> Method:
-    """InexactALM, whose first step is 1/(8L): L such that it is step/(L_f + ρ L_c)."""
+    """InexactALM, whose first step size is 1/(8L), with L such that this is step/(L_f + ρ L_c)."""
     scale = 1.0 / (8.0 * step)
     return InexactALM(
         penalty,
-        dual_bound=DUAL_BOUND,
+        max_dual_step=MAX_DUAL_STEP,
         smoothness=scale * SMOOTHNESS,
         penalty_smoothness=scale * PENALTY_SMOOTHNESS,
     )
@@ -104,7 +110,7 @@ GRIDS: dict[str, tuple[Method, ...]] = {
     ALM: tuple(inexact_alm(*numbers) for numbers in product(PENALTIES, STEPS)),
     PENALTY: tuple(linearized_penalty(*numbers) for numbers in product(PENALTIES, STEPS)),
 }
-"""What is tried on bank-full, nine settings each. ExactPenalty: only what the paper does not state."""
+"""The settings tried on bank-full, nine each. For ExactPenalty they vary only what the paper does not state."""
 
 CHOSEN: dict[str, Method] = {
     EXACT: exact_penalty(50, 1),
@@ -112,15 +118,15 @@ CHOSEN: dict[str, Method] = {
     ALM: inexact_alm(2e-3, 0.3),
     PENALTY: linearized_penalty(2e-2, 3.0),
 }
-"""What came out best there; the loan data get these numbers, and sensitivity is measured around them."""
+"""The best settings there; the loan data use them too, and sensitivity is measured around them."""
 
-QUICK_SAMPLES, QUICK_ROWS, QUICK_FACTORS, QUICK = 1_000, 1_000, [(0.5, 0.5), (1.0, 1.0)], (EXACT, TWO_PHASE)
-"""The quick version: a tenth of the samples, the first rows, one seed, the chosen setting and another, and two methods, run
-alone: most of its time is compilation, which is shorter then."""
+QUICK_SAMPLES, QUICK_EXAMPLES, QUICK_FACTORS, QUICK = 1_000, 1_000, [(0.5, 0.5), (1.0, 1.0)], (EXACT, TWO_PHASE)
+"""The quick version: fewer samples and examples, one seed, two settings and two methods, in single runs: most of its time is
+compilation, which is shorter without lanes."""
 
 
 def adjusted(method: Method, step: float, penalty: float) -> Method:
-    """The method with its step sizes and its first penalty multiplied by these."""
+    """The method with its step sizes and its initial penalty multiplied by these factors."""
     if isinstance(method, InexactALM):
         numbers = {name: getattr(method, name) / step for name in ("smoothness", "penalty_smoothness")}
     else:

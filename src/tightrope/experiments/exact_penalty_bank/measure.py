@@ -1,4 +1,4 @@
-"""The runs of several settings of a method, all of which are kept: how much it depends on them."""
+"""Sensitivity: the runs of several settings of a method."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from . import config
 from .problem import make, metrics
 
 PILOT = 500
-"""Steps of a first run, which tells how many samples a step draws."""
+"""Steps of a first run, which tells the number of samples per step."""
 
 
-def around(name: str, rows: int | None, samples: int, seeds: int, entry: Entry) -> pd.DataFrame:
-    """The runs of every setting of an entry, with the column `setting`; `seed` numbers all runs."""
-    problem, x0 = make(name, rows)
+def neighbors(name: str, count: int | None, samples: int, seeds: int, entry: Entry) -> pd.DataFrame:
+    """The runs of every setting of an entry, with a column `setting`; `seed` numbers all runs."""
+    problem, x0 = make(name, count)
 
     def runs(method: Method, steps: int, record: Record) -> list[Result]:
-        if seeds == 1:  # alone, as the comparison of the quick version, which has compiled this
+        if seeds == 1:  # the quick version: its comparison has compiled this program
             return [solve(problem, x0, method, steps=steps, record=record, progress=False)]
         return sweep(problem, x0, method, steps=steps, seeds=seeds, record=record).results
 
     steps = round(samples * PILOT / runs(entry.grid[0], PILOT, Record(PILOT))[0].samples)
-    record = Record(-(-steps // config.FEW_RECORDS), metrics(name, rows))
+    record = Record(-(-steps // config.FEW_RECORDS), metrics(name, count))
     found = []
     for setting, method in enumerate(entry.grid):
         for run in runs(method, steps, record):

@@ -1,4 +1,4 @@
-"""Logistic regression on the unit sphere under ten linear equations that are known through samples (paper 3, Section 6)."""
+"""Logistic regression on the unit sphere with ten sampled linear equations (paper 3, Section 6)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sphere(x: Float[Array, " n"]) -> Float[Array, ""]:
 
 
 def draws(n: int, count: int = config.DRAWS) -> Draws:
-    """Samples of (A, a) around A0 and a0, which are drawn once; the second numbers of the paper's normals are variances."""
+    """Samples of (A, a) around A0 and a0, which are drawn once; the second parameters of the paper's normals are variances."""
     rng = np.random.default_rng(config.DATA_SEED)
     center, right = rng.normal(1.0, 10.0, (config.EQUATIONS, n)), rng.normal(1.0, 10.0, config.EQUATIONS)
     spread = np.sqrt(1e-3)
@@ -53,16 +53,16 @@ def start(n: int) -> Float[np.ndarray, " n"]:
 
 
 @cache
-def rows(name: str, count: int | None) -> dict[str, np.ndarray]:
-    """All rows of a data set with both of its parts, or the first `count`."""
+def examples(name: str, count: int | None) -> dict[str, np.ndarray]:
+    """All examples of a data set, training and test, or the first `count`."""
     arrays = datasets.load(name).all()
     return {key: arrays[key][:count] for key in ("x", "y")}
 
 
 @cache
 def make(name: str, count: int | None = None) -> tuple[Problem, Float[np.ndarray, " n"]]:
-    """The problem on a data set (or on its first rows), and where to start; made once: it keeps its programs."""
-    data = Dataset(rows(name, count), config.BATCH)
+    """The problem on a data set (or on its first `count` examples) and the start; cached to keep its compiled programs."""
+    data = Dataset(examples(name, count), config.BATCH)
     n = data.arrays["x"].shape[1]
     constraints = [
         equals(linear, data=Dataset(draws(n), config.BATCH), name="linear"),
@@ -73,8 +73,8 @@ def make(name: str, count: int | None = None) -> tuple[Problem, Float[np.ndarray
 
 @cache
 def metrics(name: str, count: int | None = None) -> dict[str, Callable[[Any, Any], Array]]:
-    """Objective, ‖c‖ and min over λ of ‖∇F + Jᵀλ‖ on all rows and all draws: the records' own are on a part of the rows."""
-    data = jax.tree.map(jnp.asarray, rows(name, count))
+    """Objective, ‖c‖ and min over λ of ‖∇F + Jᵀλ‖ on all examples and draws; the records' own values use a part of them."""
+    data = jax.tree.map(jnp.asarray, examples(name, count))
     samples = draws(data["x"].shape[1])
     mean = {
         key: jnp.asarray(value.mean(axis=0, keepdims=True, dtype=float), jnp.float32) for key, value in samples.items()

@@ -1,14 +1,14 @@
-"""What paper 5 says about Figures 1 and 2, as numbers.
+"""The claims of paper 5 about Figures 1 and 2.
 
-How each is measured was fixed before the runs, once for each horizon T, since the paper does not state its own:
+How each claim is measured was fixed before the runs, for each horizon T, since the paper does not state its own:
 
-- violation of the average: max(|covariance of the mean of the iterates so far| − c, 0) at the end, on all training rows, the
-  mean over seeds; the covariance is linear, so that is the average violation the theorem speaks of. Violation of the
-  iterates: the mean of max(|covariance| − c, 0) over the second half of the run and over seeds. "Goes to zero": at most
-  1% of c.
-- objective and accuracy: means over the last tenth of the run and over seeds; "the same": within 2% of the smaller
-  objective; "nearly equal": half a point (EXPERIMENTS.md's threshold).
-- steadier: the standard deviation of the p%-rule over the second half of a run, the mean over seeds.
+- violation of the average: max(|covariance of the average of the iterates so far| − c, 0) at the end, on the training set,
+  averaged over seeds; the covariance is linear, so this is the average violation that the theorem bounds. Violation of the
+  iterates: the mean of max(|covariance| − c, 0) over the second half of the run and over seeds. "Goes to zero": at most 1%
+  of c.
+- objective and accuracy: means over the last tenth of the run and over seeds. "The same": within 2% of the smaller objective.
+  "Nearly equal": within half a point.
+- steadier: by the standard deviation of the p%-rule over the second half of a run, averaged over seeds.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ OURS, OTHER = label(CHOSEN), "G-OCO"
 
 
 def average_violation(run: pd.DataFrame) -> np.ndarray:
-    """Along one run: how far the mean of the iterates so far exceeds the bound."""
+    """Along one run, the excess of the average of the iterates so far over the bound."""
     means: Any = run["signed covariance"].expanding().mean().to_numpy()
     return np.maximum(np.abs(means) - BOUND, 0.0)
 
 
 def by_entry(frame: pd.DataFrame, number: str, late: float) -> dict[str, float]:
-    """The mean of a column over seeds and over the run from this share of it on."""
+    """The mean of a column over seeds and over the steps after this share of the run, by entry."""
     rows: Any = frame[frame["step"] >= late * frame["step"].max()]
     return {str(entry): float(some[number].mean()) for entry, some in rows.groupby("entry", sort=False)}
 
 
 def averages(frame: pd.DataFrame) -> dict[str, float]:
-    """By entry the violation of the average at the end, the mean over seeds."""
+    """The final violation of the average, by entry, averaged over seeds."""
     return {
         str(entry): float(np.mean([average_violation(run)[-1] for _, run in runs.groupby("seed")]))
         for entry, runs in frame.groupby("entry", sort=False)
@@ -47,7 +47,7 @@ def averages(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def steadiness(frame: pd.DataFrame) -> dict[str, float]:
-    """By entry the standard deviation of the p%-rule over the second half of a run, the mean over seeds."""
+    """The standard deviation of the p%-rule over the second half of a run, by entry, averaged over seeds."""
     late: Any = frame[frame["step"] >= 0.5 * frame["step"].max()]
     return {
         str(entry): float(np.mean([run["p-rule"].std() for _, run in runs.groupby("seed")]))
@@ -56,7 +56,7 @@ def steadiness(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def comparison(horizon: str, frame: pd.DataFrame) -> list[Check]:
-    """Figure 2, for one horizon."""
+    """Check the claims about Figure 2 for one horizon."""
     average, iterates = averages(frame), by_entry(frame, "excess", 0.5)
     loss, right, steady = by_entry(frame, "loss", 0.9), by_entry(frame, "accuracy", 0.9), steadiness(frame)
     level = by_entry(frame, "p-rule", 0.9)
@@ -69,34 +69,34 @@ def comparison(horizon: str, frame: pd.DataFrame) -> list[Check]:
             f"{horizon}: CSOA's violation on average goes to zero while G-OCO's does not",
             average,
             average[OURS] <= ZERO < average[OTHER],
-            f"Excess over c of the covariance of the mean iterate, at the end; zero: at most {ZERO:g}. G-OCO's goes to zero "
-            "with T too, like T^(-1/2).",
+            f"Final excess over c of the covariance of the average iterate; zero: at most {ZERO:g}. G-OCO's also goes to zero "
+            "as T grows, like T^(-1/2).",
         ),
         Check(
             f"{horizon}: the violation of CSOA's iterates goes to zero while that of G-OCO's does not",
             iterates,
             iterates[OURS] <= ZERO < iterates[OTHER],
-            f"Mean excess over c of the iterates' covariance, second half of the run; zero: at most {ZERO:g}. Single rows "
-            "move the iterates, the more the smaller T is.",
+            f"Mean excess over c of the iterates' covariance, second half of the run; zero: at most {ZERO:g}. Single examples "
+            "move the iterates, more so for smaller T.",
         ),
         Check(
             f"{horizon}: at the same objective",
             loss,
             gap <= SAME,
-            f"CSOA with v0 = 80 and G-OCO differ by {100 * gap:.2g}%; the same: within 2%. v0 = 80 takes v = {tight:.3g} off "
-            f"c = {BOUND:g}; where that leaves something, it is a tighter problem than G-OCO's, with a larger minimum.",
+            f"CSOA with v0 = 80 and G-OCO differ by {100 * gap:.2g}%; the same: within 2%. v0 = 80 subtracts v = {tight:.3g} "
+            f"from c = {BOUND:g}; if the difference is positive, the problem is tighter than G-OCO's and has a larger minimum.",
         ),
         Check(
             f"{horizon}: the accuracies are nearly equal",
             right,
             points <= HALF_A_POINT,
-            f"CSOA with v0 = 80 and G-OCO differ by {points:.2g} points on the test rows; threshold: half a point.",
+            f"CSOA with v0 = 80 and G-OCO differ by {points:.2g} points on the test set; threshold: half a point.",
         ),
         Check(
             f"{horizon}: CSOA's p% curve is steadier",
             steady,
             steady[OURS] < steady[OTHER],
-            "Standard deviation of p% over the second half of a run, in points. Its level at the end: "
+            "Standard deviation of p% over the second half of a run, in points. Final p%: "
             + ", ".join(f"{entry} {value:.1f}" for entry, value in level.items())
             + ".",
         ),
@@ -104,7 +104,7 @@ def comparison(horizon: str, frame: pd.DataFrame) -> list[Check]:
 
 
 def tightening(horizon: str, frame: pd.DataFrame) -> Check:
-    """Figure 1, for one horizon: more tightening, less violation, at little cost."""
+    """Check the claim about Figure 1 for one horizon: more tightening, less violation, at little cost."""
     average, loss = averages(frame), by_entry(frame, "loss", 0.9)
     conservative = [entry for entry in average if entry != OTHER]
     falls = [average[entry] for entry in conservative]
@@ -118,6 +118,6 @@ def tightening(horizon: str, frame: pd.DataFrame) -> Check:
     )
 
 
-def claims(runs: dict[str, pd.DataFrame]) -> list[Check]:
-    """All of Figures 1 and 2, for every horizon."""
+def check_claims(runs: dict[str, pd.DataFrame]) -> list[Check]:
+    """Check the claims about Figures 1 and 2 for every horizon."""
     return [check for name, frame in runs.items() for check in [*comparison(name, frame), tightening(name, frame)]]

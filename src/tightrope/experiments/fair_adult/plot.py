@@ -1,4 +1,4 @@
-"""The average violation, which the curves of single iterates do not show."""
+"""The figure of the violation of the average iterate, which the curves of single iterates do not show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def figures(runs: dict[str, pd.DataFrame]) -> dict[str, Figure]:
-    """The violation of the mean of the iterates so far, one panel a horizon."""
+    """The violation of the average of the iterates so far, one panel per horizon."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0 * len(runs), 3.6), layout="constrained")
@@ -26,7 +26,7 @@ def figures(runs: dict[str, pd.DataFrame]) -> dict[str, Figure]:
             axes.plot(steps, mean, color=color, label=str(entry))
             axes.fill_between(steps, np.maximum(mean - spread, 0.0), mean + spread, color=color, alpha=0.2, lw=0)
         axes.set_title(name, fontsize=plots.FONT)
-        axes.set_xlabel("steps (rows drawn)")
+        axes.set_xlabel("steps (samples drawn)")
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_ylabel("violation of the average iterate")
         axes.set_ylim(bottom=0.0)

@@ -1,4 +1,4 @@
-"""The runs of all classifiers together, and the curves of each."""
+"""The runs of all classifiers at once, and the curves of each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...runs.options import Record
 from ...runs.sweeping import sweep
 from ..base import Entry
 from . import config
-from .problem import for_angle, make, measured, points
+from .problem import for_angle, make, measure, points
 
 
 @cache
-def together(sizes: tuple[int, int, int, int]) -> pd.DataFrame:
-    """The records of all classifiers and seeds, their parameters in columns "angle, bound, place"."""
+def joint_runs(sizes: tuple[int, int, int, int]) -> pd.DataFrame:
+    """The records of all classifiers and seeds; parameters are in columns named "(angle, bound, index)"."""
     count, steps, seeds, records = sizes
     problem, x0 = make(count)
     thetas = {repr(at): lambda x, _, at=at: np.asarray(x)[at] for at in np.ndindex(x0.shape)}
@@ -27,12 +27,12 @@ def together(sizes: tuple[int, int, int, int]) -> pd.DataFrame:
     return pd.concat([run.history.to_pandas().assign(seed=run.seed) for run in runs], ignore_index=True)
 
 
-def one(angle: int, sizes: tuple[int, int, int, int], entry: Entry) -> pd.DataFrame:
-    """The tidy frame of one classifier; `sizes`: points, steps, seeds and records."""
+def classifier_frame(angle: int, sizes: tuple[int, int, int, int], entry: Entry) -> pd.DataFrame:
+    """The tidy frame of one classifier; `sizes` are the numbers of points, steps, seeds and records."""
     bound = [config.label(bound) for bound in config.BOUNDS].index(entry.label)
-    frame: Any = together(sizes)
+    frame: Any = joint_runs(sizes)
     names = {repr((angle, bound, j)): f"theta {j}" for j in range(3)}
     columns = frame[["seed", "step", "samples", "seconds", *names]].rename(columns=names)
     thetas = columns[[*names.values()]].to_numpy(np.float32)
-    columns = columns.assign(**jax.device_get(measured(thetas, for_angle(points(sizes[0]), angle))))
+    columns = columns.assign(**jax.device_get(measure(thetas, for_angle(points(sizes[0]), angle))))
     return columns.assign(excess=(columns["signed covariance"].abs() - config.BOUNDS[bound]).clip(lower=0.0))

@@ -1,7 +1,7 @@
-"""Two Gaussian classes in the plane and a sensitive attribute that goes with them (paper 5, Appendix F).
+"""Two Gaussian classes in the plane and a sensitive attribute correlated with them (paper 5, Appendix F).
 
-The classifiers for all angles and bounds c are one problem: a row of θ each, losses added up, one covariance constraint each.
-CSOA treats every row by itself, so this is what separate runs on the same samples would do.
+The classifiers for all angles and bounds c form one separable problem: a vector θ each, the sum of their losses, and one
+covariance constraint each. CSOA treats every constraint separately, so this is the same as separate runs on the same samples.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def attribute_probability(x: Float[np.ndarray, "points 2"], angle: float) -> Flo
 
 
 def _density(x: Float[np.ndarray, "points 2"], mean: Any, spread: Any) -> Float[np.ndarray, " points"]:
-    """Of a Gaussian, but for 1/2π."""
-    centerd, inverse = x - np.array(mean), np.linalg.inv(spread)
-    return np.exp(-0.5 * np.sum(centerd @ inverse * centerd, axis=1)) / np.sqrt(np.linalg.det(spread))
+    """The density of a Gaussian, times 2π."""
+    centered, inverse = x - np.array(mean), np.linalg.inv(spread)
+    return np.exp(-0.5 * np.sum(centered @ inverse * centered, axis=1)) / np.sqrt(np.linalg.det(spread))
 
 
 @cache
 def points(count: int = config.POINTS) -> dict[str, np.ndarray]:
-    """`x` with a constant as third column, `y` = ±1, `group` = s − s̄ with one column an angle."""
+    """`x` with a constant as third column, `y` = ±1, `group` = s − s̄ with one column per angle."""
     rng = np.random.default_rng(config.DATA_SEED)
     positive = rng.random(count) < 0.5
     one, other = (rng.multivariate_normal(*each, size=count) for each in (config.POSITIVE, config.NEGATIVE))
@@ -54,18 +54,18 @@ def for_angle(data: dict[str, Any], place: int) -> dict[str, Any]:
 
 
 def losses(thetas: Thetas, batch: dict[str, Array]) -> Float[Array, ""]:
-    """The sum over classifiers of their mean logistic losses."""
+    """The sum of the classifiers' mean logistic losses."""
     return sum(jnp.sum(jax.vmap(loss, (0, None))(each, batch)) for each in thetas)  # pyright: ignore[reportReturnType]
 
 
 def covariances(thetas: Thetas, batch: dict[str, Array]) -> Float[Array, "angles bounds"]:
-    """One for each classifier, with the attribute of its angle."""
-    each = [jax.vmap(covariance, (0, None))(rows, for_angle(batch, i)) for i, rows in enumerate(thetas)]
-    return jnp.stack(each)
+    """The covariance of each classifier with the attribute of its angle."""
+    found = [jax.vmap(covariance, (0, None))(each, for_angle(batch, i)) for i, each in enumerate(thetas)]
+    return jnp.stack(found)
 
 
 def make(count: int = config.POINTS) -> tuple[Problem, Float[np.ndarray, "angles bounds 3"]]:
-    """The problem, and θ = 0."""
+    """The problem and θ = 0."""
     data, bounds = Dataset(points(count), config.BATCH), np.tile(config.BOUNDS, len(config.ANGLES))
     fair = between(
         lambda thetas, batch: covariances(thetas, batch).ravel(), -bounds, bounds, data=data, name="covariance"
@@ -78,6 +78,6 @@ MEASURED = {"loss": loss, "signed covariance": covariance, "accuracy": accuracy,
 
 
 @jax.jit
-def measured(thetas: Float[Array, "classifiers 3"], data: dict[str, Array]) -> dict[str, Float[Array, " classifiers"]]:
-    """What is measured of classifiers, on all points."""
+def measure(thetas: Float[Array, "classifiers 3"], data: dict[str, Array]) -> dict[str, Float[Array, " classifiers"]]:
+    """Loss, covariance, accuracy and p%-rule of classifiers, on all points."""
     return {name: jax.lax.map(lambda theta, fn=fn: fn(theta, data), thetas) for name, fn in MEASURED.items()}

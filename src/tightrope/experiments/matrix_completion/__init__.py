@@ -1,28 +1,27 @@
-"""Matrix completion without projections: paper 5, Figure 3."""
+"""Matrix completion without projections (paper 5, Figure 3)."""
 
 from functools import partial
 
 from ..base import Column, Entry, Experiment, Part
 from . import config
-from .claims import claims
+from .claims import check_claims
 from .measure import curves
 from .problem import instance, make
 
 ABOUT = """
-A 200 x 300 matrix X* of rank 10 from sparse factors; 90% of its non-zero entries and 1% of its zeros are observed with
-noise. The squared error on the observed entries is to be small for X in the nuclear ball of radius ‖X*‖_* while ½ Σ X² over
-the unobserved entries is at most that of X*. FW-CSOA with η0 = 0.68, ρ0 = 1.25, δ = 0.25, v0 = 0.77 (v = v0/√T) against
-SCGD with γ_t = 2/(t+8), ρ_t = 4/(t+8)^(2/3), τ = 5e-6; T = 3000, from X = 0. Nothing is tuned.
+A 200 x 300 matrix X* of rank 10 with sparse factors; 90% of its nonzero entries and 1% of its zeros are observed with noise.
+The squared error on the observed entries is minimized over X in the nuclear ball of radius ‖X*‖_* while ½ Σ X² over the
+unobserved entries is at most that of X*. FW-CSOA with η0 = 0.68, ρ0 = 1.25, δ = 0.25, v0 = 0.77 (v = v0/√T) against SCGD with
+γ_t = 2/(t+8), ρ_t = 4/(t+8)^(2/3), τ = 5e-6; T = 3000, from X = 0. Nothing is tuned.
 
-Not stated in the paper: how a batch is scaled and how the constraint is sampled. Here objective and constraint are means
-over their entries, the bound is β over their number, and a step draws b observed and b unobserved entries, with
-replacement; samples count both. SCGD's τ may weigh the sum of ½X² over the unobserved entries or their mean: in the
-first reading it is of the size of the objective's gradient, in the second it does next to nothing; both are run. Other b
-than 200 are ours: 50 and 800.
+Not stated in the paper: how a batch is scaled and how the constraint is sampled. Here objective and constraint are means over
+their entries, the bound is β divided by their number, and every step draws b observed and b unobserved entries, with
+replacement; samples count both. SCGD's τ may weight the sum of ½X² over the unobserved entries or their mean: the first has the
+size of the objective's gradient, the second has almost no effect; both are run. The paper has b = 200; we add 50 and 800.
 
-Normalized error: Σ (X − M)² / Σ M² over the observed entries, M what is seen of X*. Violation: ½ Σ X² over the
-unobserved entries less β, as a share of β, so that it is negative where the constraint holds; on average: of the mean
-over all iterates so far. The nuclear norm constraint holds by construction.
+Normalized error: Σ (X − M)² / Σ M² over the observed entries, where M is X* with noise. Violation: ½ Σ X² over the unobserved
+entries minus β, divided by β, so that it is negative where the constraint holds; the average violation is the mean over all
+iterates so far. The nuclear norm constraint holds by construction.
 """
 
 COLUMNS = (
@@ -33,7 +32,7 @@ COLUMNS = (
 
 
 def parts(quick: bool) -> list[Part]:
-    """One for each b."""
+    """One part per b."""
     full = ((config.ROWS, config.COLUMNS, config.RANK), config.BATCHES, config.STEPS, config.SEEDS)
     shape, batches, steps, seeds = config.QUICK.values() if quick else full
     hidden = int((~instance(*shape).observed).sum())
@@ -58,6 +57,6 @@ experiment = Experiment(
     paper="paper 5, Figure 3",
     about=ABOUT,
     parts=parts,
-    claims=claims,
+    claims=check_claims,
     columns=COLUMNS,
 )

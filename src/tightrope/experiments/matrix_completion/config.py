@@ -1,4 +1,4 @@
-"""The numbers of the experiment, and why."""
+"""The numbers of the experiment and their reasons."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ...methods import ConservativeFrankWolfe, Method, StochasticFrankWolfe
 ROWS, COLUMNS, RANK = 200, 300, 10
 ZEROS_LEFT, ZEROS_RIGHT = 0.7, 0.5
 """The probability that an entry of a factor is zero."""
-SEEN_ZEROS, SEEN_OTHERS = 0.01, 0.9
-"""The share of the zeros and of the other entries that is observed."""
+OBSERVED_ZEROS, OBSERVED_OTHERS = 0.01, 0.9
+"""The shares of the zeros and of the other entries that are observed."""
 NOISE = 1e-3
 """γ."""
 STEPS, BATCH = 3000, 200
@@ -22,9 +22,9 @@ WEIGHT = 5e-6
 # ---------------------------------------------------------------------- ours, as the paper does not say
 
 DATA_SEED = 0
-"""The matrix and what is observed of it are the same for every run."""
+"""The matrix and its observed entries are the same for every run."""
 BATCHES = (50, BATCH, 800)
-"""b; the paper names only 200."""
+"""b; the paper has 200 only."""
 SEEDS, RECORDS = 3, 60
 QUICK = {"shape": (20, 30, 2), "batches": (20,), "steps": 200, "seeds": 2}
 """The quick version: a smaller matrix of smaller rank, one b, fewer steps and seeds."""
@@ -33,11 +33,11 @@ CONSERVATIVE, BY_ENTRY, BY_MEAN = "FW-CSOA", "SCGD, τ on the sum", "SCGD, τ on
 
 
 def methods(unobserved: int) -> dict[str, Method]:
-    """One setting each, the paper's.
+    """The methods with the paper's settings, by label.
 
-    Objective and constraint are means over their entries here, as a batch of entries estimates them. τ = 5e-6 makes sense in
-    these units if it weighs the SUM of ½X² over the unobserved entries, τ times their number for the mean; weighing the mean
-    itself, it does next to nothing. Both are run.
+    Objective and constraint are means over entries here, which a batch of entries estimates. τ = 5e-6 makes sense in these
+    units if it weights the SUM of ½X² over the unobserved entries, that is, the mean by τ times their number; as a weight of
+    the mean itself it has almost no effect. Both are run.
     """
     return {
         CONSERVATIVE: ConservativeFrankWolfe(

@@ -1,4 +1,4 @@
-"""A low-rank matrix of which mostly non-zero entries are seen, to be completed in a nuclear ball (paper 5, problem (59))."""
+"""Completion of a low-rank matrix in a nuclear ball, from mostly nonzero observed entries (paper 5, problem (59))."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Matrix = Float[np.ndarray, "rows columns"]
 
 
 class Instance(NamedTuple):
-    """X*, M = X* + W, where M is observed, α = ‖X*‖_* and β = ½ Σ X*² over the unobserved entries."""
+    """X*, M = X* + noise, the mask of observed entries, α = ‖X*‖_* and β = ½ Σ X*² over the unobserved entries."""
 
     truth: Matrix
     noisy: Matrix
@@ -30,14 +30,14 @@ class Instance(NamedTuple):
 
 @cache
 def instance(rows: int = config.ROWS, columns: int = config.COLUMNS, rank: int = config.RANK) -> Instance:
-    """The data, drawn once."""
+    """The data, generated once."""
     rng = np.random.default_rng(config.DATA_SEED)
 
     def factor(shape: tuple[int, int], zeros: float) -> Matrix:
         return np.where(rng.random(shape) < zeros, 0.0, rng.random(shape))
 
     truth = factor((rows, rank), config.ZEROS_LEFT) @ factor((rank, columns), config.ZEROS_RIGHT)
-    observed = rng.random(truth.shape) < np.where(truth == 0, config.SEEN_ZEROS, config.SEEN_OTHERS)
+    observed = rng.random(truth.shape) < np.where(truth == 0, config.OBSERVED_ZEROS, config.OBSERVED_OTHERS)
     noise = rng.normal(size=truth.shape)
     noisy = truth + config.NOISE * np.linalg.norm(truth) / np.linalg.norm(noise) * noise
     radius = float(np.linalg.svd(truth, compute_uv=False).sum())
@@ -55,14 +55,14 @@ def unobserved(x: Float[Array, "rows columns"], batch: dict[str, Array]) -> Floa
 
 
 def entries(where: Bool[np.ndarray, "rows columns"]) -> dict[str, np.ndarray]:
-    """The places of these entries, one a row."""
+    """The row and column indices of the selected entries."""
     row, column = np.nonzero(where)
     return {"row": row.astype(np.int32), "column": column.astype(np.int32)}
 
 
 @cache
 def make(batch: int, *shape: int) -> tuple[Problem, Matrix]:
-    """The problem with this many entries of each kind a step, and X = 0; made once: it keeps its programs."""
+    """The problem with `batch` entries of each kind per step, and X = 0; cached to keep its compiled programs."""
     case = instance(*shape)
     values = case.noisy[case.observed].astype(np.float32)
     seen = Dataset(entries(case.observed) | {"value": values}, batch)

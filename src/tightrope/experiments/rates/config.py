@@ -1,4 +1,4 @@
-"""What is measured: by name the problem, the method with its constants, and the rates that its theorem states."""
+"""The measurements by name: the problem, the method with its constants, and the rates of its theorem."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from . import problems
 
 STEPS, SEEDS = 100_000, 256
 OUTPUT_SEEDS = 128
-"""Paper 5: means over seeds alone are claimed, and its runs are the longest."""
+"""Paper 5: only means over seeds are claimed, and its runs are the longest."""
 QUICK_STEPS, QUICK_SEEDS = 2_000, 16
 QUICK = {"paper 1": "1a", "paper 2": "2a, θ unknown, box"}
-"""The quick version's parts and entries: methods with the constants that they estimate for themselves."""
+"""Parts and entries of the quick version: methods that estimate their constants."""
 HORIZONS = 5
-"""Paper 5: as many runs for each method, over the last decade of steps."""
+"""Paper 5: number of horizons per method, over the last decade of steps."""
 MARGIN = 0.05
 """A slope may exceed −rate by this much."""
 
 
 class Rate(NamedTuple):
-    """A problem, a method on it, the multipliers that the theorem speaks of, and its rates of both squared residuals."""
+    """A problem, a method, the multipliers in its theorem, and the theorem's rates of both squared residuals."""
 
     case: Callable[[], problems.Case]
     method: Method
@@ -52,12 +52,12 @@ def with_dual(method: Any, state: Any, k: Any, c: Any) -> Any:
 BALL, BOX = partial(problems.sphere, domains.L2Ball(3.0)), partial(problems.sphere, domains.Box(-1.5, 1.5))
 FLAT = partial(problems.flat, 3)
 
-# The theorems speak of large k: the penalty ρ_k‖J‖² far above the objective's curvature, and the momentum's memory 1/α_k
-# longer than the 1/(η_k ρ_k ‖J‖²) steps in which x follows it. With the constants that methods estimate for themselves the
-# second comes only after some 72^2.5 = 44,000 steps. These are such that both hold in the last decade.
+# The rates hold asymptotically: once the penalty ρ_k‖J‖² is far above the objective's curvature, and the momentum's memory
+# 1/α_k is longer than the 1/(η_k ρ_k ‖J‖²) steps in which x follows it. With the constants that methods estimate, the second
+# takes about 72^2.5 = 44,000 steps. With these constants both hold in the last decade.
 STOCHASTIC: dict[str, Any] = {"step_size": 0.02, "penalty": 5.0, "momentum": 2.0}
 EXACT: dict[str, Any] = {"step_size": 0.02, "penalty": 5.0, "momentum": 1.0}
-TRUNCATED: dict[str, Any] = EXACT | {"radius": 50.0}
+TRUNCATED: dict[str, Any] = EXACT | {"gradient_radius": 50.0}
 LONGER: dict[str, Any] = TRUNCATED | {"step_size": 0.05, "penalty": 2.0}
 
 AVERAGES = {
@@ -73,25 +73,27 @@ AVERAGES = {
     "1d, ball": Rate(BALL, LinearizedPenalty(**EXACT), growing(0.25), 0.5, 0.5),
     "1d, box": Rate(BOX, LinearizedPenalty(**EXACT), growing(0.25), 0.5, 0.5),
 }
-"""Paper 1: expected values at a uniformly random iterate, that is, running means."""
+"""Paper 1: expected residuals at a uniformly random iterate, that is, running means."""
 
-CERTAIN = {
-    "2a, θ=1 known, ball": Rate(BALL, TruncatedMomentum(**TRUNCATED, error_bound=1.0), growing(0.25), 0.5, 0.5),
+WORST_SEED = {
+    "2a, θ=1 known, ball": Rate(
+        BALL, TruncatedMomentum(**TRUNCATED, error_bound_exponent=1.0), growing(0.25), 0.5, 0.5
+    ),
     "2a, θ unknown, box": Rate(BOX, TruncatedMomentum(), growing(0.5), 0.5, 0.5),
     "2b, θ=1 known, box": Rate(
-        BOX, TruncatedMomentum(**TRUNCATED, error_bound=1.0, estimator="polyak"), growing(0.25), 0.5, 0.5
+        BOX, TruncatedMomentum(**TRUNCATED, error_bound_exponent=1.0, estimator="polyak"), growing(0.25), 0.5, 0.5
     ),
     "2b, θ unknown, ball": Rate(BALL, TruncatedMomentum(estimator="polyak"), growing(0.5), 0.5, 0.5),
-    "2a, θ=5/3 known": Rate(FLAT, TruncatedMomentum(**LONGER, error_bound=5 / 3), growing(5 / 12), 0.5, 0.5),
+    "2a, θ=5/3 known": Rate(FLAT, TruncatedMomentum(**LONGER, error_bound_exponent=5 / 3), growing(5 / 12), 0.5, 0.5),
     "2a, θ=5/3 unknown": Rate(FLAT, TruncatedMomentum(), growing(0.5), 0.5, 0.5),
 }
-"""Paper 2: ‖c‖² in the worst seed at every k, stationarity² on average."""
+"""Paper 2: ‖c‖² of the worst seed at every k, stationarity² on average."""
 
 CONSERVATIVE = {
     "5a": Rate(problems.budget, ConservativeSaddle(), None, 0.5, 0.0),
     "5a, any time": Rate(problems.budget, ConservativeSaddle(horizon="any"), None, 0.5, 0.0),
     "5b": Rate(problems.budget, ConservativeFrankWolfe(), None, 0.25, 0.0),
 }
-"""Paper 5: the gap of the output (under `stationarity`), and no violation."""
+"""Paper 5: the gap of the output (as `stationarity`), and no violation."""
 
-EVERY = AVERAGES | CERTAIN | CONSERVATIVE
+RATES = AVERAGES | WORST_SEED | CONSERVATIVE

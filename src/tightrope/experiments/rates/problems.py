@@ -1,7 +1,7 @@
-"""Problems that meet the theorems' assumptions and whose expectations are known in closed form.
+"""Problems that meet the assumptions of the theorems and whose expectations are known in closed form.
 
-Every objective is f(x, ξ) = φ(x) + ½ s (ξᵀ(x − t))² + σ ξᵀx with ξ standard normal, so that F = φ + ½ s ‖x − t‖²; the quadratic
-noise makes gradients at two points on one sample differ by a random amount, as the theorems allow.
+Every objective is f(x, ξ) = φ(x) + ½ s (ξᵀ(x − t))² + σ ξᵀx with ξ standard normal, so that F = φ + ½ s ‖x − t‖². The quadratic
+noise makes the difference of the gradients at two points random, as the theorems allow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TARGET = np.linspace(-1.0, 1.5, DIMENSION).astype(np.float32)
 
 
 class Case(NamedTuple):
-    """A problem, its start, and the expectations of objective and constraints; `optimum` where it is known."""
+    """A problem, its start, the expectations of objective and constraints, and the optimal value if it is known."""
 
     problem: Problem
     start: np.ndarray
@@ -34,12 +34,12 @@ class Case(NamedTuple):
     optimum: float | None = None
 
 
-def _normal(key: Array, rows: int) -> Array:
-    return jax.random.normal(key, (rows, DIMENSION))
+def _normal(key: Array, count: int) -> Array:
+    return jax.random.normal(key, (count, DIMENSION))
 
 
 def _waves(x: Array) -> Array:
-    """Smooth, non-convex, with bounded derivatives."""
+    """A smooth, nonconvex function with bounded derivatives."""
     return jnp.sum(jnp.log1p((x - TARGET) ** 2))
 
 
@@ -59,7 +59,7 @@ def _data() -> Sampler:
 
 
 def linear() -> Case:
-    """Ax = b with a rank-deficient A, x free, F non-convex (1a)."""
+    """Ax = b with a rank-deficient A, x free, F nonconvex (1a)."""
     rows = np.random.default_rng(0).normal(size=(3, DIMENSION)) / np.sqrt(DIMENSION)
     matrix = np.vstack([rows, rows[0] + rows[1]])
     right = matrix @ np.full(DIMENSION, 0.3)
@@ -76,7 +76,7 @@ def _sphere(x: Array) -> Array:
 
 
 def noisy_sphere() -> Case:
-    """Nonlinear equalities known through samples: c(x, ζ) = c(x) + 0.3 (ζ₁ + ζᵀx) and so a noisy Jacobian (1b, 1c)."""
+    """Sampled nonlinear equalities c(x, ζ) = c(x) + 0.3 (ζ₁ + ζᵀx), with a noisy Jacobian (1b, 1c)."""
 
     def sampled(x: Array, zeta: Array) -> Array:
         return _sphere(x) + 0.3 * jnp.mean(zeta[:, :2] + zeta @ x[:, None], axis=0)
@@ -89,13 +89,13 @@ def noisy_sphere() -> Case:
 
 
 def sphere(domain: domains.Domain) -> Case:
-    """The same equalities, exact, in a set (1d, 2a, 2b; error bound with θ = 1)."""
+    """The same equalities without noise, in a set (1d, 2a, 2b; error bound with θ = 1)."""
     problem = Problem(_noisy(_waves), equals(_sphere, name="sphere"), domain=domain, data=_data())
     return Case(problem, np.full(DIMENSION, 0.5, np.float32), _expected(_waves), _sphere)
 
 
 def flat(power: int) -> Case:
-    """c(x) = x₁^p = 0: θ = 2 − 1/p, so flat near its zeros that no first-order condition holds there (2a, 2b)."""
+    """c(x) = x₁^p = 0 with θ = 2 − 1/p: so flat at its zeros that no multipliers exist there (2a, 2b)."""
 
     def exact(x: Array) -> Array:
         return x[:1] ** power
@@ -105,7 +105,7 @@ def flat(power: int) -> Case:
 
 
 def budget() -> Case:
-    """Convex: least squares under a sampled budget Σx ≤ 1 in a box, the optimum by the KKT conditions (5a, 5b)."""
+    """Convex least squares under a sampled budget Σx ≤ 1 in a box; the optimum follows from the KKT conditions (5a, 5b)."""
 
     def quadratic(x: Array) -> Array:
         return 0.5 * jnp.sum((x - TARGET) ** 2)
@@ -127,5 +127,5 @@ def budget() -> Case:
 
 
 def describe(case: Case) -> dict[str, Any]:
-    """What a report says of the problem."""
+    """Dimension, batch size and domain, for the report."""
     return {"d": DIMENSION, "batch": BATCH, "domain": type(case.problem.domain).__name__}

@@ -1,4 +1,4 @@
-"""The time of a step: runs of all methods in turn, so that whatever else the machine does meets all of them."""
+"""The time per step: alternating runs of all methods, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDS = 5
 
 
 class InTurn:
-    """So many runs of each method, each of so many steps.
+    """`rounds` runs of each method, in turn, with `steps` steps each.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -31,7 +31,7 @@ class InTurn:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """By entry and round (column `seed`) the microseconds of a step so far, at a few records."""
+        """By entry and round (column `seed`), the microseconds per step so far, at a few records."""
         problem, x0, *_ = self.make()
         found = []
         for number in range(self.rounds):
@@ -44,5 +44,5 @@ class InTurn:
         return pd.concat(found, ignore_index=True)
 
     def of_entry(self, entry: Entry) -> pd.DataFrame:
-        """The rows of one entry."""
+        """The rows of the frame that belong to one entry."""
         return self.frame.query("entry == @entry.label").drop(columns="entry")

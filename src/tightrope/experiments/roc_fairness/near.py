@@ -1,12 +1,12 @@
-"""Near-stationarity: how far x is from the solution of a proximal problem around it, (4) of paper 4.
+"""Near-stationarity: the distance from x to the solution of a proximal problem at x, (4) of paper 4.
 
     x̂ = argmin over y in X of  f(y) + ρ̂/2 ‖y − x‖²   subject to   g(y) + ρ̃/2 ‖y − x‖² ≤ 0,        ρ̃ = 0 for convex g, else ρ̂
 
-One ρ̂ for all points and methods, so that they can be compared; `tightrope.certify` fits its own to every point. The paper
-solves (4) by 2500 switching-subgradient steps. Cutting planes, as `certify` uses them, need some twenty looks at f and g and
-say how wrong they may be; `tests/unit/test_roc_and_parity.py` checks that both ways agree. On bank they stop after a hundred
-looks, some 2% off; 5000 steps are 10 to 20% off there. Double precision: in float32 the rounding of f alone moves x̂ by a
-hundredth of what is measured.
+ρ̂ is the same for all points and methods, so that values are comparable; `tightrope.certify` chooses its own at every point.
+The paper solves (4) by 2500 switching-subgradient steps. Cutting planes, as in `certify`, need about twenty evaluations of f
+and g and bound their error; `tests/unit/test_roc_and_parity.py` checks that both agree. On bank they stop after a hundred
+evaluations with an error of about 2%; after 5000 subgradient steps the error there is 10 to 20%. Double precision is needed:
+in float32 the rounding of f alone moves x̂ by a hundredth of the measured distance.
 """
 
 from __future__ import annotations
@@ -17,29 +17,20 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ...certificates.proximal import Look, Proximal, Scales, WeakConvexity
+from ...certificates.proximal import Linearization, ProximalProblem, Scales, WeakConvexity
 from ...problems.problem import Problem, cached_on_problem
 
 LENGTH = 0.5
-"""The scale of the solver's tolerance: it stops at a proven error of a thousandth of ‖x̂ − x‖ + LENGTH/10."""
-
-
-class GivenWeight(Proximal):
-    """Problem (4) with ρ̂ and the moduli of weak convexity given, ρ̃ = 0 for a convex g and ρ̂ otherwise."""
-
-    def __init__(self, into: Any, scales: Scales, weight: float, modulus: float, convex: bool):
-        self.into, self.scales, self.weight = into, scales, weight
-        self.allowed = WeakConvexity(modulus, np.array([0.0 if convex else weight]))
-        self.strong = weight - modulus
+"""Scale of the solver's tolerance: it stops at a proven error of (‖x̂ − x‖ + LENGTH/10)/1000."""
 
 
 class NearStationarity:
     """‖x̂ − x‖ as a metric.
 
     Args:
-        problem: without data, with one `at_most`.
+        problem: a problem without data, with one `at_most` constraint.
         weight: ρ̂.
-        modulus: of the objective's weak convexity, below ρ̂.
+        modulus: modulus of weak convexity of the objective, below ρ̂.
         convex: whether g is convex, so that ρ̃ = 0.
 
     Example:
@@ -55,13 +46,13 @@ class NearStationarity:
         self.weight, self.modulus, self.convex = weight, modulus, convex
         self.bound = float(constraint.high)
 
-        def look(y: Any) -> Any:
+        def first_order(y: Any) -> Any:
             return *jax.value_and_grad(problem.objective)(y), *jax.value_and_grad(constraint.fn)(y)
 
         programs = cached_on_problem(
-            problem, ("near-stationarity",), lambda: (jax.jit(look), jax.jit(problem.domain.project))
+            problem, ("near-stationarity",), lambda: (jax.jit(first_order), jax.jit(problem.domain.project))
         )
-        self.look, self.project = programs
+        self.first_order, self.project = programs
 
     def __call__(self, x: Any, batch: Any) -> float:
         """‖x̂ − x‖."""
@@ -71,16 +62,17 @@ class NearStationarity:
         """x̂ − x."""
         center = np.asarray(x, float)
 
-        def look(step: np.ndarray) -> Look:
-            value, gradient, row, slope = (np.asarray(part) for part in self.look(center + step))
-            return Look(step, float(value), gradient, np.atleast_1d(row - self.bound), slope[None])
+        def linearize(step: np.ndarray) -> Linearization:
+            value, gradient, row, slope = (np.asarray(part) for part in self.first_order(center + step))
+            return Linearization(step, float(value), gradient, np.atleast_1d(row - self.bound), slope[None])
 
-        def into(step: np.ndarray) -> np.ndarray:
+        def project(step: np.ndarray) -> np.ndarray:
             nearest = np.asarray(self.project(center + step))
             return step if np.array_equal(nearest, center + step) else nearest - center
 
         with jax.enable_x64(True):
             here = np.zeros_like(center)
             bound, eps = np.array([abs(self.bound)]), float(np.finfo(float).eps)
-            scales = Scales.seen([look(here)], np.array([False]), bound, LENGTH, eps)
-            return GivenWeight(into, scales, self.weight, self.modulus, self.convex).solve(look, here).step
+            scales = Scales.of([linearize(here)], np.array([False]), bound, LENGTH, eps)
+            moduli = WeakConvexity(self.modulus, np.array([0.0 if self.convex else self.weight]))
+            return ProximalProblem(project, scales, self.weight, moduli).solve(linearize, here).step
