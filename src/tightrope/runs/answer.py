@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..certificates.certificate import Certificate
-from ..certificates.evaluation import Evaluation, choose, largest
-from ..certificates.judging import by_constraint, certify_point, evaluate_exactly, on_data, passed_in_full
+from ..certificates.evaluation import Evaluation, choose_candidate, largest_violation
+from ..certificates.judging import Options, by_constraint, certify_point, evaluate_exactly, on_data, passed_in_full
 from ..methods.base import Info, Method, constants
 from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
@@ -52,10 +52,11 @@ class Candidates:
 
     def certified(self, problem: Problem, oracle: Oracle, seed: int) -> tuple[str, np.ndarray, Certificate]:
         """The name of the best point, the point, and its certificate."""
-        chosen = choose(self.evaluations, self.weights, self.tolerances[0], self.first_objective)
+        chosen = choose_candidate(self.evaluations, self.weights, self.tolerances[0], self.first_objective)
         name, x = list(self.points.items())[chosen]
         exact = self.evaluations[chosen] if self.exact else None
-        return name, x, certify_point(problem, oracle, jnp.asarray(x), self.tolerances[0], 0.95, seed, exact=exact)
+        options = Options(self.tolerances[0], 0.95, seed)
+        return name, x, certify_point(problem, oracle, jnp.asarray(x), options, exact=exact)
 
 
 def answers(run: Run, recorder: Recorder, status: Status, notes: list[str]) -> list[Result]:
@@ -116,7 +117,7 @@ def stepper_answer(fitted: Fitted, state: StepperState, data: Source | None, sto
     exact = all(map(passed_in_full, original.sources))
     evaluate = partial(evaluate_exactly, problem, original) if exact else Recorder(fitted, Record(1), stop, 1).evaluate
     first, *evaluations = evaluate(np.stack([np.asarray(fitted.parameters.start), *points.values()]))
-    tolerances = stop.tolerances(largest(first.violations), float(first.gradient_norm))
+    tolerances = stop.tolerances(largest_violation(first.violations), float(first.gradient_norm))
     weights = np.max([np.abs(e.multipliers) for e in evaluations], axis=0)
     candidates = Candidates(points, evaluations, exact, weights, tolerances, float(first.objective))
     own = None if multipliers is None else np.asarray(fitted.oracle.rows.to_raw(multipliers))

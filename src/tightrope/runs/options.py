@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..arguments import check_callable, check_type, number, positive_int
-from ..certificates.evaluation import rows_for_records
+from ..certificates.evaluation import examples_for_records
 from ..problems.data import Dataset, Source
 
 
@@ -84,6 +84,6 @@ def as_record(owner: str, record: Any, steps: int, sources: tuple[Source, ...]) 
     if record is not None:
         return record if isinstance(record, Record) else Record(positive_int(owner, "record", record))
     drawn = steps * sum(source.batch_size for source in sources)
-    evaluated = 2 * sum(rows_for_records(source) for source in sources)
+    evaluated = 2 * sum(examples_for_records(source) for source in sources)
     count = min(max(drawn // evaluated, FEWEST_RECORDS), MOST_RECORDS) if sources else MOST_RECORDS
     return Record(max(1, -(-steps // count)))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, evaluation_data, largest, rank_key
+from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, evaluation_data, largest_violation, rank_key
 from ..certificates.programs import programs_for
 from ..problems.checks import check_values
 from ..problems.data import Dataset
@@ -58,7 +58,9 @@ class Recorder:
             return
         evaluated = by_lane(self.evaluate, [vector for point in points for vector in (point.x, point.average)])
         if not self.scales:
-            self.scales = [(largest(e.violations), float(e.gradient_norm), float(e.objective)) for e, *_ in evaluated]
+            self.scales = [
+                (largest_violation(e.violations), float(e.gradient_norm), float(e.objective)) for e, *_ in evaluated
+            ]
         for place, point in enumerate(points):
             yield [self._record_lane(point, lane, *found[2 * place :][:2]) for lane, found in enumerate(evaluated)]
             self.waiting = max(self.waiting - 1, 0)
@@ -97,7 +99,7 @@ class Recorder:
 
     def _row(self, point: RecordPoint, lane: int, evaluation: Evaluation) -> dict[str, float]:
         samples, source = point.calls[lane]["samples"], self._fitted.problem.data
-        violations = {n: largest(evaluation.violations[entries]) for n, entries in self._slices.items()}
+        violations = {n: largest_violation(evaluation.violations[entries]) for n, entries in self._slices.items()}
         return {
             "step": point.step,
             "samples": samples,

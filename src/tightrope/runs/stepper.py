@@ -186,7 +186,7 @@ class Stepper:
         """
         if isinstance(seed, int | np.integer | float | str | None):
             seed = seed_number("Stepper.init", "seed", seed)
-        oracle, samples = self._fitted.oracle, None
+        oracle, samples = self._oracle(), None
         if batch is not None:
             oracle, samples = self._first_batch(batch)
         elif self.problem.needs_batches:
@@ -195,9 +195,8 @@ class Stepper:
             )
         method = as_arrays(self.method, oracle.parameters.dtype)
         x = _inside(oracle, oracle.parameters.start)
-        state = start(oracle, method, x, jax.random.key(seed), jnp.int32(self.steps), samples)
-        # Within one jit the compiler would fold the start's constants into the steps, and round them otherwise than `solve`.
-        return jax.lax.optimization_barrier(state)
+        arguments = _opaque((method, x, jax.random.key(seed), jnp.int32(self.steps)))
+        return _opaque(start(oracle, *arguments, samples=samples))
 
     def step(self, state: StepperState, batch: PyTree[Any] | Draw = None) -> tuple[StepperState, Info]:
         """One step.
@@ -210,8 +209,8 @@ class Stepper:
         Returns:
             The next state, and what the step cost.
         """
-        oracle, roles = self._fitted.oracle, state.method.roles(self._fitted.oracle)
-        k = state.k + 1
+        oracle, k = self._oracle(), state.k + 1
+        roles = state.method.roles(oracle)
         if isinstance(batch, Draw):
             samples, uniform = batch.samples, batch.uniform
         elif batch is not None:
@@ -241,6 +240,11 @@ class Stepper:
         from .answer import stepper_answer
 
         return stepper_answer(self._fitted, state, data, stop or Stop())
+
+    def _oracle(self) -> Oracle:
+        """The oracle, with numbers that the compiler does not fold into the steps: `solve` passes them as arguments."""
+        oracle = self._fitted.oracle
+        return jax.tree.unflatten(jax.tree.structure(oracle), _opaque(oracle.leaves()))
 
     # ------------------------------------------------------------------ the user's batches
 
@@ -282,7 +286,7 @@ class Stepper:
 
     def _first_batch(self, batch: PyTree[Any]) -> tuple[Oracle, dict[str, Sample]]:
         """The oracle that constants are estimated with, which draws from the batch where there is no other data."""
-        oracle, samples = self._fitted.oracle, self._samples(batch, "Stepper.init", wrap=Dataset | Batches)  # pyright: ignore
+        oracle, samples = self._oracle(), self._samples(batch, "Stepper.init", wrap=Dataset | Batches)  # pyright: ignore
         if not self.problem.needs_batches:
             return oracle, samples
         sources: list[Any] = list(oracle.sources)
@@ -292,6 +296,11 @@ class Stepper:
                 sources[i] = FirstBatch(examples_in(one), max(sizes.values()))
                 data[i] = one
         return replace(oracle, sources=tuple(sources), data=tuple(data)), samples
+
+
+def _opaque(tree: Any) -> Any:
+    """The same numbers, as unknown to the compiler as arguments are, so that no constant is folded and rounded anew."""
+    return jax.lax.optimization_barrier(tree)
 
 
 def source_names(problem: Problem) -> tuple[str, ...]:
