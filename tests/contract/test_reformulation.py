@@ -25,18 +25,18 @@ def constrained(*constraints, domain=None):
     return tr.Problem(distance, list(constraints), domain=domain)
 
 
-CASES = {  # constraints, solution, multipliers: x = target − Σ λ_i ∇h_i
+CASES = {  # constraints, solution, multipliers (x = target − Σ λ_i ∇h_i) in the shape that the function returns
     "at_most": ([tr.at_most(lambda x: x[0], 1.0, name="a")], [1.0, -1.0, 0.5], {"a": 1.0}),
     "at_least": ([tr.at_least(lambda x: x[1], 0.0, name="a")], [2.0, 0.0, 0.5], {"a": 1.0}),
     "between, upper end": ([tr.between(lambda x: x[0], -1.0, 1.0, name="a")], [1.0, -1.0, 0.5], {"a": 1.0}),
     "between, lower end": ([tr.between(lambda x: x[1], 0.0, 1.0, name="a")], [2.0, 0.0, 0.5], {"a": -1.0}),
     "between, inside": ([tr.between(lambda x: x[2], 0.0, 1.0, name="a")], [2.0, -1.0, 0.5], {"a": 0.0}),
     "vector": ([tr.at_most(lambda x: x[:2], np.array([1.0, 5.0]), name="a")], [1.0, -1.0, 0.5], {"a": [1.0, 0.0]}),
-    "affine": ([tr.affine([[1.0, 1.0, 1.0]], [0.0], name="a")], [1.5, -1.5, 0.0], {"a": 0.5}),
+    "affine": ([tr.affine([[1.0, 1.0, 1.0]], [0.0], name="a")], [1.5, -1.5, 0.0], {"a": [0.5]}),
     "mixed": (
         [tr.at_least(lambda x: x[1], 0.0, name="a"), tr.affine([[1.0, 0.0, 0.0]], [1.0], name="b")],
         [1.0, 0.0, 0.5],
-        {"a": 1.0, "b": 1.0},
+        {"a": 1.0, "b": [1.0]},
     ),
 }
 
