@@ -1,4 +1,4 @@
-"""The methods: one algorithm, one file."""
+"""The methods, one algorithm per file."""
 
 from .adaptive_penalty.matrix_free import MatrixFreePenalty
 from .adaptive_penalty.method import AdaptivePenalty

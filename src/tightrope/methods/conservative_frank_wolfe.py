@@ -1,6 +1,6 @@
 r"""Conservative Frank-Wolfe: no projection, no violation on average (Akhtar, Bedi, Rajawat 2021).
 
-min F(x), H_i(x) = E h_i(x, θ) ≤ 0, all convex and smooth, x in X, which only has to minimize linear functions.
+min F(x), H_i(x) = E h_i(x, θ) ≤ 0, all convex and smooth, over a set X that only has to minimize linear functions.
 Algorithm 2, with ∇L̂(x, λ, θ) = ∇f(x, θ) + Σ_i λ_i ∇h_i(x, θ):
 
     d_t     = ∇L̂(x_t, λ_t, θ_t) + (1 − ρ)(d_{t−1} − ∇L̂(x_{t−1}, λ_{t−1}, θ_t)),   d_1 = ∇L̂(x_1, λ_1, θ_1)      (8)
@@ -9,7 +9,7 @@ Algorithm 2, with ∇L̂(x, λ, θ) = ∇f(x, θ) + Σ_i λ_i ∇h_i(x, θ):
     λ_{t+1} = [(1 − η² δ) λ_t + η (h(x_t, θ_t) + v)]₊                                                      (7)
     η = step_size · T^{-3/4},   ρ = momentum · T^{-1/2},   v = tightening · T^{-1/4} (theory) or T^{-1/2} (their experiment)
 
-The printed d_1 = 0 contradicts the loop, which would make d_1 anew; the recursion starts at t = 2.
+The printed d_1 = 0 contradicts the loop, which computes d_1 again; here the recursion starts at t = 2.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
@@ -17,9 +17,9 @@ The printed d_1 = 0 contradicts the loop, which would make d_1 anew; the recursi
 | ρ | `momentum` | δ | `regularization` |
 | d | `direction` | λ | `multipliers` |
 
-Theorem 2: E F(x̄) − F* ~ T^{-1/4} for the mean x̄ of x_1 … x_T and no violation on average. No printed δ satisfies the
-proof's own condition. What can be had from (7) alone, for every run: the mean of h(x_t, θ_t) is at most
-λ_{T+1}/(ηT) + ηδ · mean of λ_t − v, so `tightening` = Λ (1/step_size + step_size δ/√T) is enough where Λ bounds the
+Theorem 2: E F(x̄) − F* ~ T^{-1/4} for the mean x̄ of x_1 … x_T, and no violation on average. No printed δ satisfies the
+proof's own condition. (7) alone gives a bound for every run: the mean of h(x_t, θ_t) is at most
+λ_{T+1}/(ηT) + ηδ · mean of λ_t − v. So `tightening` = Λ (1/step_size + step_size δ/√T) is enough if Λ bounds the
 multipliers.
 """
 
@@ -39,7 +39,7 @@ from .shared.momentum import recursive_momentum
 
 
 class State(NamedTuple):
-    """What the next step needs, and the averages so far."""
+    """Iterate, multipliers and their previous values, tracked gradient, and the averages so far."""
 
     x: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
@@ -51,20 +51,20 @@ class State(NamedTuple):
 
 
 class ConservativeFrankWolfe(Method):
-    """Go towards the point of X that is best for the tracked gradient of the Lagrangian of tightened constraints.
+    """Move toward the point of X that is best for the tracked gradient of the Lagrangian of tightened constraints.
 
-    What is None is estimated at the start, at x0 and a tenth of the way to the point of X that is best for ∇f. With G the
-    norm of ∇f, J that of the Jacobian, D the width of X along ∇f and h the norm of the rows, at least JD/10, the
-    multipliers are expected up to Λ = G√N/J, or Slater's bound GD/σ where that is less; σ is how far below zero the largest
-    row gets in a few Frank-Wolfe steps on a sample of some thousand rows.
+    Hyperparameters that are None are estimated at x0 and a tenth of the way to the point of X that is best for ∇f. With G the
+    norm of ∇f, J that of the Jacobian, D the width of X along ∇f and h the norm of the rows, at least JD/10, multipliers
+    are expected up to Λ = G√N/J, or up to Slater's bound GD/σ if that is smaller. The margin σ is how far below zero the
+    largest row gets in a few Frank-Wolfe steps on one large sample.
 
     Args:
-        step_size: η_0; None: Λ/h, with which the multipliers get to Λ, but at least 1, so that the start is forgotten, and no
-            more than makes η a tenth.
+        step_size: η_0; None: Λ/h, with which the multipliers reach Λ, but at least 1, so that the start is forgotten, and at
+            most the value that makes η a tenth.
         momentum: ρ_0.
-        tightening: v_0; None: twice Λ (1/η_0 + η_0 δ/√T), but no more than leaves half of σ.
+        tightening: v_0; None: twice Λ (1/η_0 + η_0 δ/√T), but at most half of σ at the horizon.
         regularization: δ; None: J²/10.
-        tightening_rate: 'theory' or 'experiment'.
+        tightening_rate: 'theory' (T^{-1/4}) or 'experiment' (T^{-1/2}).
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -103,14 +103,14 @@ class ConservativeFrankWolfe(Method):
         width = jnp.linalg.norm(oracle.lmo(-gradient) - best)
         points = x, x + 0.1 * (best - x)
 
-        def largest(sizes: list[Array]) -> Array:
-            """The largest of these; 1 where all are zero."""
-            size = jnp.max(jnp.stack([jnp.linalg.norm(a) for a in sizes]))
+        def largest_norm(arrays: list[Array]) -> Array:
+            """The largest norm of these; 1 if all are zero."""
+            size = jnp.max(jnp.stack([jnp.linalg.norm(a) for a in arrays]))
             return positive_or_one(size)
 
-        slope = largest([oracle.grad(y, sample) for y in points])
-        jacobian = largest([oracle.jac(y, sample) for y in points])
-        height = jnp.maximum(largest([oracle.c(y, sample) for y in points]), 0.1 * jacobian * width)
+        slope = largest_norm([oracle.grad(y, sample) for y in points])
+        jacobian = largest_norm([oracle.jac(y, sample) for y in points])
+        height = jnp.maximum(largest_norm([oracle.c(y, sample) for y in points]), 0.1 * jacobian * width)
         margin = slater_margin(
             oracle,
             x,
@@ -168,6 +168,6 @@ class ConservativeFrankWolfe(Method):
 def _lagrangian(
     oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """The rows, and the Lagrangian's gradient in x."""
+    """The rows, and the gradient of the Lagrangian in x."""
     rows, pullback = oracle.vjp(x, sample)
     return rows, oracle.grad(x, sample) + pullback(multipliers)

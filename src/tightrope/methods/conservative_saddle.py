@@ -16,13 +16,13 @@ Both use x_t, λ_t and one sample θ_t. Horizons:
 | λ | `multipliers` | δ | `regularization` |
 
 Theorem 1, with δ = 4B², B = max(σ_f, σ_h √N), η < 1/(4B) and v ≤ σ/2, σ the Slater margin: E F(x̄) − F* ~ T^{-1/2} and no
-violation on average. Its constants (49) are too pessimistic to use. What they do can be had from (7) alone: adding it up,
+violation on average. Its constants (49) are too pessimistic to use. (7) alone already gives a bound; summing it up,
 
     mean of h(x_t, θ_t)  ≤  λ_{T+1}/(ηT) + ηδ · mean of λ_t − v,
 
-which holds for every run, so `tightening` = Λ (1/step_size + step_size δ) is enough where Λ bounds the multipliers. For
-'any', the mean with weights η_t: the left side is at most Λ (1 + δ η_0² l)/(2η_0 √T) − v_0 l/(2√T) with l = Σ 1/t, so that
-Λ (1/(l step_size) + step_size δ) is enough from the step on that has this l. It costs a factor log T in the objective.
+which holds for every run. So `tightening` = Λ (1/step_size + step_size δ) is enough if Λ bounds the multipliers. For 'any'
+and the mean with weights η_t, the left side is at most Λ (1 + δ η_0² l)/(2η_0 √T) − v_0 l/(2√T) with l = Σ 1/t, so
+Λ (1/(l step_size) + step_size δ) is enough from the step with this l on. It costs a factor log T in the objective.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import scales, slater_margin
+from .shared.constants import local_constants, slater_margin
 
 
 class State(NamedTuple):
-    """What the next step needs, and the averages so far with their total weight."""
+    """Iterate, multipliers, and the averages so far with their total weight."""
 
     x: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
@@ -50,19 +50,19 @@ class State(NamedTuple):
 
 
 class ConservativeSaddle(Method):
-    """Descend in x and ascend in the multipliers of constraints that are tightened a little, less with more steps.
+    """Descend in x and ascend in the multipliers of slightly tightened constraints; the more steps, the less tightening.
 
-    What is None is estimated at the start. With G the norm of ∇f, J that of the Jacobian and D the length to go, the
-    multipliers are expected up to Λ = G√N/J, or Slater's bound GD/σ where that is less; σ is how far below zero the largest
-    row gets in a few subgradient steps on a sample of some thousand rows.
+    Hyperparameters that are None are estimated at the start. With G the norm of ∇f, J that of the Jacobian and D the length
+    to go, multipliers are expected up to Λ = G√N/J, or up to Slater's bound GD/σ if that is smaller. The margin σ is how far
+    below zero the largest row gets in a few subgradient steps on one large sample.
 
     Args:
         step_size: η_0; None: √((D² + Λ²)/(second moments of both gradients)), which balances the two sides of the theorem's
             bound, kept below 1/(2√δ) and the inverse smoothness.
-        tightening: v_0; None: twice what is enough (l = 5 for 'any', some 100 steps), but no more than leaves half of σ at
-            the horizon, or after 400 steps for 'any'.
-        regularization: δ; None: J²/10. The theorem's 4B² keeps λ bounded whatever the samples, and costs ηδλ of tightening;
-            it takes far less in practice.
+        tightening: v_0; None: twice the value that is enough (with l = 5 for 'any', about 100 steps), but at most half of σ
+            at the horizon, or after 400 steps for 'any'.
+        regularization: δ; None: J²/10. The theorem's 4B² bounds λ for any samples, but costs ηδλ of tightening; far less
+            is enough in practice.
         horizon: 'fixed' or 'any'.
 
     Example:
@@ -94,27 +94,27 @@ class ConservativeSaddle(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["joint"]
-        s = scales(oracle, x, sample, draw.key)
+        s = local_constants(oracle, x, sample, draw.key)
         fixed = self.horizon == "fixed"
         root = jnp.sqrt(draw.steps.astype(x.dtype)) if fixed else jnp.ones((), x.dtype)
 
         def descend(y: Array, direction: Array, k: Array) -> Array:
-            """A step within X and within the length of x."""
+            """A step within X and within the length scale around x."""
             norm = jnp.linalg.norm(direction)
             step = oracle.nearby(y - s.length / jnp.sqrt(k) * direction / positive_or_one(norm)) - x
             return x + step * jnp.minimum(1.0, s.length / jnp.maximum(jnp.linalg.norm(step), s.length))
 
         margin = slater_margin(oracle, x, jax.random.fold_in(draw.key, 1), descend)
-        margin = jnp.where(margin > 0, margin, 1e-3 * s.constraint)
-        jacobian = jnp.maximum(s.constraint_gradient, 0.1 * s.length * s.jacobian_smoothness)
+        margin = jnp.where(margin > 0, margin, 1e-3 * s.constraint_norm)
+        jacobian = jnp.maximum(s.jacobian_norm, 0.1 * s.length * s.jacobian_smoothness)
         jacobian = positive_or_one(jacobian)
-        largest = s.gradient * jnp.sqrt(max(oracle.multipliers.size, 1)) / jacobian
-        by_slater = s.gradient * s.length / positive_or_one(margin)
+        largest = s.gradient_norm * jnp.sqrt(max(oracle.multipliers.size, 1)) / jacobian
+        by_slater = s.gradient_norm * s.length / positive_or_one(margin)
         multiplier = jnp.where(margin > 0, jnp.minimum(largest, by_slater), largest)
 
         method = self.with_defaults(regularization=0.1 * jacobian**2)
-        moments = (s.gradient + s.gradient_noise + multiplier * jacobian) ** 2 + (
-            s.constraint + s.constraint_noise
+        moments = (s.gradient_norm + s.gradient_noise + multiplier * jacobian) ** 2 + (
+            s.constraint_norm + s.constraint_noise
         ) ** 2
         curvature = s.smoothness + multiplier * s.jacobian_smoothness
         balanced = jnp.sqrt((s.length**2 + multiplier**2) / moments)

@@ -5,10 +5,10 @@ x_{−1} = x_0, ℓ_{−1} = ℓ_0 and θ_t = t/(t+1):
 
     ℓ_t     = g(x_{t−1}) + g'(x_{t−1})(x_t − x_{t−1})
     s_t     = (1 + θ_t) ℓ_t − θ_t ℓ_{t−1}
-    y_{t+1} = [y_t + s_t/τ_t]₊          equalities are not cut at 0;  1/τ_t = (t + 1) · dual_step_size
+    y_{t+1} = [y_t + s_t/τ_t]₊          no cut at 0 for equalities;  1/τ_t = (t + 1) · dual_step_size
     x_{t+1} = P_X(x_t − (f'(x_t) + g'(x_t)ᵀ y_{t+1})/η_t)              η_t = (t + 1) / step_size
 
-f', ℓ_t and g'(x_t) are each on a sample of their own. ℓ_t is kept with the sample that it came from.
+f', ℓ_t and g'(x_t) use one independent sample each. ℓ_{t−1} is kept as it was computed, on its own sample.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
@@ -16,9 +16,9 @@ f', ℓ_t and g'(x_t) are each on a sample of their own. ℓ_t is kept with the 
 | ℓ_{t−1} | `linear` | s_t | `extrapolated` |
 | 1/c1 (η_t = c1 (t+1)) | `step_size` | 1/c2 (τ_t = c2/(t+1)) | `dual_step_size` |
 
-Output: the average of x_{t+1} with weights t + 1; the multipliers are the same average of y. Guaranteed for f + yᵀg strongly
-convex with modulus μ and step_size of order 1/μ: gap and violation of the average of order 1/K (K^{-1/2} where constraints are
-sampled). Without strong convexity the steps shrink too fast for a guarantee: there it belongs inside `ProximalPoint`.
+Output: the average of x_{t+1} with weights t + 1; the multipliers are the same average of y. Guaranteed if f + yᵀg is
+strongly convex with modulus μ and step_size is of order 1/μ: gap and violation of the average of order 1/K (K^{-1/2} with
+sampled constraints). Without strong convexity the steps shrink too fast for a guarantee: use it inside `ProximalPoint`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 
 
 class State(NamedTuple):
-    """What the next step needs, and the averages."""
+    """Iterates x_t and x_{t−1}, the last linear model, multipliers, and the averages."""
 
     x: Float[Array, " n"]
     previous: Float[Array, " n"]
@@ -49,13 +49,13 @@ class ConstraintExtrapolation(Method):
     """Ascend in the multipliers along an extrapolated linear model of the constraints, then descend in x.
 
     Args:
-        step_size: 1/c1, the first primal step; None: estimated at the start as 4/L, with L the Lipschitz constant of the
-            objective's gradient, at least its norm over the length that x may have to go.
-        dual_step_size: 1/c2, the first dual step; None: estimated as 1/(16 step_size G²), with G the norm of the Jacobian
-            that is to be expected within that length: primal times dual step has to stay well below 1/G². Where
-            constraints are sampled it is at most B/(σ K^{3/2}), with B the objective's gradient norm over G, the size that
-            multipliers have, and σ the noise of the constraints within that length, √(σ_g² + D²σ_J²) with σ_g and σ_J those
-            of g and its Jacobian at the start, as in the theory: the noise that y adds up in K steps is no more than B.
+        step_size: 1/c1, the first primal step; None: 4/L, with L the Lipschitz constant of the objective's gradient estimated
+            at the start, at least its norm over the length D that x may have to move.
+        dual_step_size: 1/c2, the first dual step; None: 1/(16 step_size G²), with G the norm of the Jacobian to be expected
+            within D: the primal times the dual step has to stay well below 1/G². With sampled constraints it is at most
+            B/(σ K^{3/2}), with B = ‖∇f‖/G the size of multipliers and σ = √(σ_g² + D²σ_J²) the noise of the constraints
+            within D, from the noise σ_g and σ_J of g and its Jacobian at the start: as in the theory, the noise that y
+            accumulates in K steps is then at most B.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -83,13 +83,13 @@ class ConstraintExtrapolation(Method):
         return {"objective": None, "value": None, "jacobian": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["objective"], draw.key)
-        rows = jnp.maximum(s.constraint_gradient + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
-        rows = positive_or_one(rows)  # no constraints: there is no dual step
+        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        jacobian = jnp.maximum(s.jacobian_norm + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
+        jacobian = positive_or_one(jacobian)  # no constraints: there is no dual step
         sampling = jnp.hypot(s.constraint_noise, s.length * s.jacobian_noise)
-        noise = sampling * draw.steps.astype(x.dtype) ** 1.5 * rows / s.gradient
+        noise = sampling * draw.steps.astype(x.dtype) ** 1.5 * jacobian / s.gradient_norm
         method = self.with_defaults(step_size=4.0 / s.smoothness)
-        return method.with_defaults(dual_step_size=1.0 / jnp.maximum(16.0 * method.step_size * rows**2, noise))
+        return method.with_defaults(dual_step_size=1.0 / jnp.maximum(16.0 * method.step_size * jacobian**2, noise))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         start = oracle.multipliers

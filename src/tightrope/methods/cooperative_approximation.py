@@ -1,14 +1,13 @@
-r"""Cooperative stochastic approximation: switching subgradients whose answer is an average (Lan, Zhou 2020).
+r"""Cooperative stochastic approximation: switching subgradients with an averaged output (Lan, Zhou 2020).
 
 min f(x), g(x) ≤ 0, x in X, all convex, with g the largest of all constraint rows; affine equalities enter as ±(Ax − b).
 Algorithm 1 of the paper with its variable steps, for t = 1, 2, …:
 
-    x_{t+1} = P_X(x_t − η_t ζ),   ζ a subgradient of f where ĝ(x_t) ≤ ε_t (t joins B), of g elsewhere
+    x_{t+1} = P_X(x_t − η_t ζ),   ζ a subgradient of f if ĝ(x_t) ≤ ε_t (then t joins B), of g otherwise
     η_t = step_size / √t,   ε_t = tolerance / √t
 
-ĝ is the mean over a sample drawn independently of the subgradients', or over all data where these are few: its error has to be
-below ε_t. Deciding, the row that is stepped along and "only the subgradient that is used is computed" are those of
-`switching_subgradient`; what differs is the answer:
+ĝ is the mean over a sample independent of the subgradient's, or over all data if these are few: its error has to be below
+ε_t. `shared.switching` decides and computes ζ, as for `SwitchingSubgradient`; the difference is the output,
 
     x̄ = Σ η_t x_t / Σ η_t  over t in B with t − 1 ≥ K/2   (the x_t before the step)
 
@@ -17,8 +16,8 @@ below ε_t. Deciding, the row that is stepped along and "only the subgradient th
 | η_t | `step_size` | ε_t | `tolerance` |
 | x̄ | `average` | Σ η_t over t in B | `weight` |
 
-Guaranteed for convex f and g and bounded X: E f(x̄) − f* and E g(x̄) of order K^{-1/2}. Where B stays empty the last iterate
-is returned and the run says so. Multipliers: steps along each row over the steps along f, as for switching.
+Guaranteed for convex f and g and bounded X: E f(x̄) − f* and E g(x̄) of order K^{-1/2}. If B stays empty, the output is the
+last iterate and the result's message says so. Multipliers: steps along each row over the steps along f.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ..arguments import positive_int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 from .shared.switching import (
     default_step_and_tolerance,
     multipliers_from_steps,
@@ -43,7 +42,7 @@ from .shared.switching import (
 
 
 class State(NamedTuple):
-    """What the next step needs, and the average so far."""
+    """Iterate, the average so far with its weight, and the total step size along each row."""
 
     x: Float[Array, " n"]
     average: Float[Array, " n"]
@@ -55,12 +54,12 @@ class CooperativeApproximation(Method):
     """Step along the objective where a sample finds x nearly feasible, else along the worst constraint; average the former.
 
     Args:
-        step_size: scale of η_t; None: estimated at the start as D/M, with D the set's diameter or max(1, ‖x‖) where that
-            is smaller, and M the larger of the norms of the two gradients.
-        tolerance: scale of ε_t, the violation that counts as feasible; None: estimated as ½ MD.
-        values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data; 'auto': 'exact'
-            where all data are data sets of at most 10,000 rows and no `value_batch_size` is given.
-        value_batch_size: rows of the sample that decides; None: the source's batch size.
+        step_size: scale of η_t; None: D/M, with D the set's diameter, or max(1, ‖x‖) if that is smaller, and M the larger norm
+            of the two gradients at the start.
+        tolerance: scale of ε_t, the violation that counts as feasible; None: ½ MD.
+        values: how g is evaluated for the decision if constraints have data: 'sampled', 'exact' (all data), or 'auto':
+            'exact' if all data are data sets of at most 10,000 examples and no `value_batch_size` is given.
+        value_batch_size: size of the deciding sample; None: the source's batch size.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -90,7 +89,8 @@ class CooperativeApproximation(Method):
         return switching_roles(oracle, self.values, self.value_batch_size)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        step_size, tolerance = default_step_and_tolerance(scales(oracle, x, draw.samples["subgradient"], draw.key), 1.0)
+        s = local_constants(oracle, x, draw.samples["subgradient"], draw.key)
+        step_size, tolerance = default_step_and_tolerance(s, 1.0)
         return self.with_defaults(step_size=step_size, tolerance=tolerance)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -122,4 +122,4 @@ class CooperativeApproximation(Method):
     def note(self, state: State) -> str | None:
         if state.weight > 0:
             return None
-        return "no iterate of the second half was nearly feasible: the output is the last one"
+        return "no iterate in the second half was nearly feasible; the output is the last iterate"

@@ -1,6 +1,6 @@
 r"""Drift plus penalty for expectation constraints (G-OCO: Yu, Neely, Wei 2017).
 
-min E f(x, θ), E g(x, θ) ≤ 0, x in X, all convex. Each row has a queue of what it was violated by so far:
+min E f(x, θ), E g(x, θ) ≤ 0, x in X, all convex. Each row has a queue Q that accumulates its violation:
 
     d       = V ∇f(x_t, θ_t) + Σ_k Q_{k,t} ∇g_k(x_t, θ_t)
     x_{t+1} = P_X(x_t − d / (2α))
@@ -12,7 +12,7 @@ min E f(x, θ), E g(x, θ) ≤ 0, x in X, all convex. Each row has a queue of wh
 | Q | `queues` | V/√T | `objective_weight` |
 | Q/V | `multipliers` | α/T | `proximal_weight` |
 
-Convex: objective and violation of the mean of x_1 … x_T both go to zero like T^{-1/2}; the violation from above.
+Convex: objective gap and violation of the mean of x_1 … x_T are of order T^{-1/2}. The mean may violate the constraints.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 
 
 class State(NamedTuple):
-    """What the next step needs, the average so far, and the multipliers Q/V, which need the horizon."""
+    """Iterate, queues, the multipliers Q/V (kept because V depends on the horizon), and the average so far."""
 
     x: Float[Array, " n"]
     queues: Float[Array, " rows"]
@@ -39,11 +39,11 @@ class State(NamedTuple):
 
 
 class DriftPlusPenalty(Method):
-    """Weigh the objective against the queues of past violations.
+    """Weigh the objective against queues of accumulated violation.
 
-    What is None is estimated at the start, from the length D to go, the norm G of ∇f, that of the Jacobian J and of the rows
-    h: so that the step of the objective alone is V/(2α) = D/(G√T), and that of the multipliers Q/V, which should get to
-    Λ = G/J, is 1/V = Λ/(h√T).
+    Hyperparameters that are None are estimated at the start from the length D to go, the norm G of ∇f, the norm J of the
+    Jacobian and the norm h of the rows. They make the step of the objective alone V/(2α) = D/(G√T), and the step of the
+    multipliers Q/V, which should reach Λ = G/J, 1/V = Λ/(h√T).
 
     Args:
         proximal_weight: scale of α; None: `objective_weight` · G/(2D).
@@ -75,12 +75,12 @@ class DriftPlusPenalty(Method):
         return {"joint": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["joint"], draw.key)
-        jacobian = jnp.maximum(s.constraint_gradient, 0.1 * s.length * s.jacobian_smoothness)
-        expected = (s.constraint + s.constraint_noise) * jacobian / s.gradient
+        s = local_constants(oracle, x, draw.samples["joint"], draw.key)
+        jacobian = jnp.maximum(s.jacobian_norm, 0.1 * s.length * s.jacobian_smoothness)
+        expected = (s.constraint_norm + s.constraint_noise) * jacobian / s.gradient_norm
         method = self.with_defaults(objective_weight=positive_or_one(expected))
         return method.with_defaults(
-            proximal_weight=method.objective_weight * (s.gradient + s.gradient_noise) / (2.0 * s.length)
+            proximal_weight=method.objective_weight * (s.gradient_norm + s.gradient_noise) / (2.0 * s.length)
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

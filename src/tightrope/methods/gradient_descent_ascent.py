@@ -1,24 +1,24 @@
-r"""Gradient descent-ascent on the Lagrangian, with any Optax directions: the everyday baseline.
+r"""Gradient descent-ascent on the Lagrangian along any Optax directions: the standard baseline.
 
 With p(x, λ; ζ) the primal direction of ∇f(x, ζ) + J(x, ζ)ᵀλ, q(x; ζ) the dual direction of c(x, ζ), [·]₊ the cut at 0 of the
 inequalities' multipliers alone, η_k = step_size / k^decay and σ_k = dual_step_size / k^decay:
 
     simultaneous:   x_{k+1} = P_X(x_k − η_k p(x_k, λ_k; ζ)),   λ_{k+1} = [λ_k + σ_k q(x_k; ζ)]₊
     alternating:    x_{k+1} as before,                         λ_{k+1} = [λ_k + σ_k q(x_{k+1}; ζ')]₊
-    extragradient:  x_½, λ_½ as x_{k+1}, λ_{k+1} of 'simultaneous', then from the old point with the slopes of the new one
+    extragradient:  x_½, λ_½ as x_{k+1}, λ_{k+1} of 'simultaneous', then from the old point with the gradients of the new one
                     x_{k+1} = P_X(x_k − η_k p(x_½, λ_½; ζ')),  λ_{k+1} = [λ_k + σ_k q(x_½; ζ')]₊
 
-ζ and ζ' (roles 'joint' and 'second') are independent. The Lagrangian's gradient is linear in J and in c, so one sample serves
-both at one point; at a point that ζ has led to it does not. Extragradient's two directions of a step both start from the
-Optax states of the step before, and the second alone is remembered.
+ζ and ζ' (roles 'joint' and 'second') are independent. One sample serves both gradients at one point, because the
+Lagrangian's gradient is linear in J and in c; a point that depends on ζ needs the second sample ζ'. In an extragradient step
+both directions start from the Optax states of the previous step, and only the second one updates them.
 
-Adam divides each coordinate by a scale of its own. The point where P_X(x − η p) = x is then that of another problem, unless X
-is a product of intervals: on a simplex the gradient at the solution has equal entries on the support, and Adam's direction has
+Adam divides each coordinate by a scale of its own. Then P_X(x − η p) = x has the right solution only if X is a product of
+intervals: on a simplex, for example, the gradient at the solution has equal entries on the support, but Adam's direction does
 not. On any other set the default direction is therefore `ONE_SCALE`, Adam with one scale for all coordinates.
 
-No guarantee of the last iterate in general; for convex problems the average converges like K^{-1/2}. Where the objective
-bends too little (a linear one) the simultaneous rule with constant steps circles around the solution, outwards; the
-alternating one circles at a distance; the extragradient's iterates converge if the steps are short and nothing is noisy.
+There is no guarantee for the last iterate in general; for convex problems the average converges like K^{-1/2}. If the
+objective has too little curvature (a linear one), the simultaneous rule with constant steps spirals away from the solution
+and the alternating rule circles around it; extragradient iterates converge if steps are short and nothing is noisy.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from ..domains import Box, Domain, NonNegative, Product, Reals
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 
 ADAM, PLAIN = optax.scale_by_adam(), optax.identity()
 RATES = 0.9, 0.999
-"""Adam's decay rates of the two moments."""
+"""Adam's decay rates of the first and second moments."""
 CALLS = {"simultaneous": (1, 1, 1), "alternating": (1, 2, 1), "extragradient": (2, 2, 2)}
-"""Objective gradients, constraint values and Jacobian products of a step."""
+"""Objective gradients, constraint values and Jacobian products per step."""
 
 
 def _on_one_scale(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-    """Adam's first moment over the root of the mean of its second ones."""
+    """Adam's first moment over the root of the mean of its second moments."""
     _, state = ADAM.update(updates, state, params)
     first, second = map(tree_bias_correction, (state.mu, state.nu), RATES, (state.count, state.count))
     scale = jnp.sqrt(jnp.mean(ravel_pytree(second)[0])) + 1e-8
@@ -55,18 +55,18 @@ def _on_one_scale(updates: Any, state: Any, params: Any = None) -> tuple[Any, An
 
 
 ONE_SCALE = optax.GradientTransformation(ADAM.init, _on_one_scale)
-"""Adam with one scale for all coordinates: its direction is that of the averaged gradient."""
+"""Adam with one scale for all coordinates: a multiple of the averaged gradient."""
 
 
 def _by_coordinates(domain: Domain) -> bool:
-    """Whether a set is known to be a product of intervals."""
+    """Whether the set is known to be a product of intervals."""
     if isinstance(domain, Product):
         return all(map(_by_coordinates, jax.tree.leaves(domain.parts, is_leaf=lambda part: isinstance(part, Domain))))
     return isinstance(domain, Reals | NonNegative | Box)
 
 
 class State(NamedTuple):
-    """What the next step needs."""
+    """Iterate, multipliers, and the Optax states of the primal and the dual direction."""
 
     x: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
@@ -78,15 +78,15 @@ class GradientDescentAscent(Method):
     """Descend in x and ascend in the multipliers along Optax directions.
 
     Args:
-        step_size: scale of the primal steps; None: estimated at the start, as is `dual_step_size`.
+        step_size: scale of the primal steps; None: estimated at the start, like `dual_step_size`.
         dual_step_size: scale of the dual steps.
-        decay: exponent with which both shrink; 0 keeps them constant.
+        decay: exponent at which both shrink; 0 keeps them constant.
         primal: an Optax direction such as `optax.scale_by_adam()` (not `optax.adam(…)`, which has a step size of its own).
-            Each new one compiles again: keep it in a variable where you try many step sizes. None: Adam's where the set
-            bounds each coordinate by itself, elsewhere Adam's with one scale for all coordinates.
+            Every new object compiles again: keep it in a variable when you try many step sizes. None: Adam if the set
+            bounds each coordinate separately, else Adam with one scale for all coordinates.
         dual: an Optax direction for the multipliers.
-        update: 'simultaneous'; 'alternating', where the multipliers see the new x; or 'extragradient', where a step is
-            taken along the slopes that a first, provisional step has found.
+        update: 'simultaneous'; 'alternating', where the multipliers use the new x; or 'extragradient', where a step uses
+            the gradients found after a first, provisional step.
 
     Example:
         >>> import jax.numpy as jnp, optax, tightrope as tr
@@ -105,7 +105,7 @@ class GradientDescentAscent(Method):
     update: str = choice("simultaneous", *CALLS)
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="native", needs="projection")
-    reference: ClassVar[str] = "Arrow, Hurwicz, Uzawa 1958; the baseline of deep learning with constraints"
+    reference: ClassVar[str] = "Arrow, Hurwicz, Uzawa 1958; the common baseline of constrained deep learning"
     guarantee: ClassVar[str] = "convex: the average at K^(-1/2); none otherwise"
     cost: ClassVar[str] = "1 ∇f, 1 c (2 alternating), 1 Jᵀy; extragradient: 2 of each"
 
@@ -121,10 +121,10 @@ class GradientDescentAscent(Method):
         return {"joint": None} if self.update == "simultaneous" else {"joint": None, "second": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["joint"], draw.key)
-        rows = positive_or_one(s.constraint_gradient)
+        s = local_constants(oracle, x, draw.samples["joint"], draw.key)
+        jacobian = positive_or_one(s.jacobian_norm)
         return self.with_defaults(
-            step_size=0.1 * s.length / jnp.sqrt(x.size), dual_step_size=s.gradient / (rows**2 * s.length)
+            step_size=0.1 * s.length / jnp.sqrt(x.size), dual_step_size=s.gradient_norm / (jacobian**2 * s.length)
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -136,21 +136,21 @@ class GradientDescentAscent(Method):
         second = draw.samples.get("second", sample)
         shrink = draw.k.astype(x.dtype) ** -self.decay
         examples = oracle.count_examples("both", sample)
-        gradient, c = _slopes(oracle, x, multipliers, sample)
+        gradient, c = _lagrangian_gradients(oracle, x, multipliers, sample)
         new, primal = self._descend(oracle, state, x, gradient, shrink)
         if self.update == "alternating":
             c = oracle.c(new, second)
             examples += oracle.count_examples("constraints", second)
         climbed, dual = self._ascend(oracle, state, multipliers, c, shrink)
         if self.update == "extragradient":
-            gradient, c = _slopes(oracle, new, climbed, second)
+            gradient, c = _lagrangian_gradients(oracle, new, climbed, second)
             examples += oracle.count_examples("both", second)
             new, primal = self._descend(oracle, state, new, gradient, shrink)
             climbed, dual = self._ascend(oracle, state, climbed, c, shrink)
         return State(new, climbed, primal, dual), Info(*CALLS[self.update], examples)
 
     def _primal(self, oracle: Oracle) -> optax.GradientTransformation:
-        """The primal direction on this set."""
+        """The primal direction for this set."""
         if self.primal is not None:
             return self.primal
         return ADAM if _by_coordinates(oracle.domain) else ONE_SCALE
@@ -158,7 +158,7 @@ class GradientDescentAscent(Method):
     def _descend(
         self, oracle: Oracle, state: State, at: Float[Array, " n"], gradient: Float[Array, " n"], shrink: Array
     ) -> tuple[Float[Array, " n"], Any]:
-        """A primal step from the state's x, with the gradient taken `at` a point, and Optax's new state."""
+        """A primal step from the state's x along the gradient at the point `at`, and the new Optax state."""
         unravel, ravel = oracle.parameters.unravel_arrays, oracle.parameters.ravel
         direction, primal = self._primal(oracle).update(unravel(gradient), state.primal, unravel(at))
         return oracle.project(state.x - self.step_size * shrink * ravel(direction)), primal
@@ -166,7 +166,7 @@ class GradientDescentAscent(Method):
     def _ascend(
         self, oracle: Oracle, state: State, at: Float[Array, " rows"], c: Float[Array, " rows"], shrink: Array
     ) -> tuple[Float[Array, " rows"], Any]:
-        """A dual step from the state's multipliers, with the rows taken `at` some, and Optax's new state."""
+        """A dual step from the state's multipliers along the rows, with `at` the multipliers there, and the new Optax state."""
         ascent, dual = self.dual.update(c, state.dual, at)
         climbed = state.multipliers + self.dual_step_size * shrink * ascent
         return jnp.where(oracle.equality, climbed, jnp.maximum(climbed, 0.0)), dual
@@ -175,9 +175,9 @@ class GradientDescentAscent(Method):
         return state.multipliers
 
 
-def _slopes(
+def _lagrangian_gradients(
     oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
 ) -> tuple[Float[Array, " n"], Float[Array, " rows"]]:
-    """The Lagrangian's gradients in x and in the multipliers."""
+    """The gradients of the Lagrangian in x and in the multipliers."""
     c, pullback = oracle.vjp(x, sample)
     return oracle.grad(x, sample) + pullback(multipliers), c

@@ -13,13 +13,13 @@ Stochastic objective, Ax = b, x free. The penalty and the dual step are constant
 | x, v, λ | `x`, `gradient`, `multipliers` | ρ | `penalty` |
 | η, α | `step_size`, `weight` | L_f, k0 | `smoothness`, `offset` |
 
-Only products with A and Aᵀ are formed, one of each a step: Aᵀ(λ_k + ρ(A x_k − b)), which step k + 1 goes along, needs the
-same A x_k − b as λ_k, so it is kept as `pull`. A need not have full row rank.
+Only products with A and Aᵀ are formed, one of each per step: the direction Aᵀ(λ_k + ρ(A x_k − b)) of step k + 1 needs the
+same A x_k − b as λ_k, so it is kept as `constraint_part`. A need not have full row rank.
 
-The theory asks for ρ of the order L_f/δ, δ the least nonzero eigenvalue of AᵀA, and η = 1/(11 (L_f + ρ‖A‖²)); its constants
-(B.19) allow no step one could see (with all of them 1, ρ = 6272 and k0 ≈ 8e52). The forms are kept, the constants are not.
-Guaranteed, with the theory's constants: E‖∇F + Aᵀλ‖² and E‖Ax − b‖² at the output fall as K^{-2/3}, up to logs.
-Output: (x_k, λ_k) with k uniform on {1, …, K}, sampled on line.
+The theory asks for ρ of the order L_f/δ, δ the least nonzero eigenvalue of AᵀA, and η = 1/(11 (L_f + ρ‖A‖²)). Its constants
+(B.19) make steps invisibly small (with all of them 1, ρ = 6272 and k0 ≈ 8e52): the forms are kept, the constants are not.
+Guaranteed with the theory's constants: E‖∇F + Aᵀλ‖² and E‖Ax − b‖² at the output fall as K^{-2/3}, up to logs.
+Output: (x_k, λ_k) with k uniform on {1, …, K}, by reservoir sampling.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 from .shared.momentum import recursive_momentum
 from .shared.schedules import log_power, reservoir_replaces
 
 
 class State(NamedTuple):
-    """What the next step needs, and the sampled output."""
+    """Iterate, momentum, multipliers, the constraints' part of the next direction, and the sampled output."""
 
     x: Float[Array, " n"]
     gradient: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
-    pull: Float[Array, " n"]
+    constraint_part: Float[Array, " n"]
     picked: Float[Array, " n"]
     picked_multipliers: Float[Array, " rows"]
 
@@ -52,10 +52,10 @@ class LinearizedALM(Method):
     """Augmented Lagrangian for Ax = b with constant penalty: one gradient step, one multiplier step, recursive momentum.
 
     Args:
-        step_size: scale η of η_k; None: 1/(L_f + ρ‖A‖²), the theory's without its factor 1/11.
+        step_size: scale η of η_k; None: 1/(L_f + ρ‖A‖²), the theory's value without its factor 1/11.
         penalty: ρ, the penalty and the dual step; None: 2 L_f/‖A‖², with ‖A‖² by power iteration at the start. That is the
-            theory's order L_f/δ where A is well conditioned; a larger one helps where it is not and F is not convex.
-        smoothness: L_f, Lipschitz constant of the objective's gradient; None: estimated around the start.
+            theory's order L_f/δ if A is well conditioned; a larger one helps if it is not and F is not convex.
+        smoothness: L_f, Lipschitz constant of the objective's gradient; None: estimated near the start.
         offset: k0, at least 2.
 
     Example:
@@ -82,8 +82,8 @@ class LinearizedALM(Method):
         return {"objective": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["objective"], draw.key)
-        square_norm = s.penalty_smoothness  # of A; 0 without constraints, where any penalty will do
+        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        square_norm = s.penalty_smoothness  # ‖A‖²; 0 without constraints, where any penalty will do
         method = self.with_defaults(smoothness=s.smoothness)
         method = method.with_defaults(penalty=2.0 * method.smoothness / positive_or_one(square_norm))
         return method.with_defaults(step_size=1.0 / (method.smoothness + method.penalty * square_norm))
@@ -91,8 +91,8 @@ class LinearizedALM(Method):
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         sample, multipliers = draw.samples["objective"], oracle.multipliers
         residual, pullback = oracle.vjp(x, sample)
-        pull = pullback(multipliers + self.penalty * residual)
-        return State(x, oracle.grad(x, sample), multipliers, pull, x, multipliers)
+        constraint_part = pullback(multipliers + self.penalty * residual)
+        return State(x, oracle.grad(x, sample), multipliers, constraint_part, x, multipliers)
 
     def schedule(self, k: Float[Array, ""]) -> tuple[Array, Array]:
         """Step size η_k and momentum weight α_k."""
@@ -102,7 +102,7 @@ class LinearizedALM(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["objective"]
         step_size, weight = self.schedule(draw.k.astype(x.dtype))
-        new = x - step_size * (state.gradient + state.pull)
+        new = x - step_size * (state.gradient + state.constraint_part)
         residual, pullback = oracle.vjp(new, sample)
         multipliers = state.multipliers + self.penalty * residual
         gradient = recursive_momentum(state.gradient, oracle.grad(new, sample), oracle.grad(x, sample), weight)

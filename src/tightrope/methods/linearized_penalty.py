@@ -2,24 +2,24 @@ r"""Linearized quadratic penalty with recursive momentum, for stochastic constra
 
 Stochastic objective, c(x) = 0 with samples of its own, x in X; inequalities by slacks. The penalty's gradient
 
-    G_ρ(x, λ; B) = ∇f(x, ξ⁰) + J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²)),    B = (ξ⁰, ζ¹, ζ²) three independent draws            (3.1)
+    G_ρ(x, λ; B) = ∇f(x, ξ⁰) + J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²)),    B = (ξ⁰, ζ¹, ζ²) three independent samples         (3.1)
 
 is unbiased because ζ¹ and ζ² are independent. From v_1 = G_{ρ_1}(x_1, λ_1; B_1), for k = 1, 2, …:
 
     x_{k+1} = P_X(x_k − η_k v_k)
     v_{k+1} = G_{ρ_{k+1}}(x_{k+1}, λ_{k+1}; B_{k+1}) + (1 − α_{k+1})(v_k − G_{ρ_k}(x_k, λ_k; B_{k+1}))
 
-λ = 0 in Algorithm 2. With `dual` (Section 4.1) λ_1 is free and, once v_{k+1} is formed,
+λ = 0 in Algorithm 2. With `dual` (Section 4.1) λ_1 is free and, after v_{k+1} is formed,
 
     λ_{k+2} = λ_{k+1} + γ/((k+1) log²(k+2)) sign c(x_{k+1}, ζ²_{k+1}),    λ_2 likewise from (x_1, ζ²_1);
 
-earlier on the same sample it would bias v. The signs' weights add up to 3.4, so no multiplier moves farther than 3.4 γ.
+an earlier update on the same sample would bias v. The weights add up to 3.4, so no multiplier moves farther than 3.4 γ.
 
     stochastic (Theorem 3.1):     ρ_k = penalty · k^{1/5},  η_k = step_size · (k+1)^{-3/5},  α_k = momentum · k^{-4/5}
     deterministic (Theorem 4.2):  ρ_k = penalty · k^{1/4},  η_k = step_size · (k+1)^{-1/2},  α_k = momentum · k^{-1/2}
 
-with α_k at most 1. The theory has step_size = 1/(9 L̃ρ) and momentum = 72 (L̃ρ · step_size)² = 8/9, L̃ρ the Lipschitz
-constant of G_ρ: α is rescaled with η².
+with α_k at most 1. The theory has step_size = 1/(9 L̃ρ) and momentum = 72 (L̃ρ · step_size)² = 8/9, with L̃ρ the Lipschitz
+constant of G_ρ: α scales with η².
 
 | symbol | name | symbol | name |
 |---|---|---|---|
@@ -28,7 +28,7 @@ constant of G_ρ: α is rescaled with η².
 | ξ⁰, ζ¹, ζ² | roles `objective`, `jacobian`, `value` | prox of h in place of P_X (Remark 3.4) | `prox` |
 
 Guaranteed: squared stationarity and ‖c‖² in expectation ~ K^{-2/5} (stochastic) or K^{-1/2} (deterministic), up to logs.
-Output: x_{k+1} with k uniform on {1, …, K}, sampled on line; its multiplier is λ_k + ρ_k c(x_{k+1}, ζ²_{k+1}).
+Output: x_{k+1} with k uniform on {1, …, K}, by reservoir sampling; its multiplier is λ_k + ρ_k c(x_{k+1}, ζ²_{k+1}).
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..arguments import check_callable, check_type
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 from .shared.momentum import recursive_momentum
 from .shared.penalty_gradient import PENALTY_ROLES, penalty_cost, penalty_gradient, sign_ascent
 from .shared.schedules import power, reservoir_replaces
 
 
 class State(NamedTuple):
-    """What the next step needs, and the sampled output."""
+    """Iterate, momentum, two sets of multipliers, and the sampled output with its multipliers."""
 
     x: Float[Array, " n"]
     gradient: Float[Array, " n"]
@@ -60,19 +61,19 @@ class State(NamedTuple):
 
 
 class LinearizedPenalty(Method):
-    """Quadratic penalty whose weight grows, one gradient step at a time, with recursive momentum on the whole gradient.
+    """Quadratic penalty with growing weight: one gradient step at a time, with recursive momentum on the whole gradient.
 
     Args:
-        step_size: scale of η_k; None: 1/(L_f + penalty · L_c), with the Lipschitz constants of ∇f and of the gradient of ½‖c‖²
-            as they are found around the start and on the way to c = 0: the theory's without its factor 1/9.
-        penalty: scale of ρ_k; None: 10 L_f/σ², σ² the largest eigenvalue of JᵀJ at the start. With L_f at least
-            ‖∇f‖/D, D the length to go, the penalty's miss of the feasible set, ‖∇f‖/(ρ_k σ²), is 0.1 D k^{-1/5}.
-        momentum: scale of α_k; None: 72 (L_f + penalty · L_c)² step_size², so 72 where `step_size` is None.
-        dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ around the start, so that multipliers of that size are within reach.
+        step_size: scale of η_k; None: 1/(L_f + penalty · L_c), with the Lipschitz constants of ∇f and of the gradient of
+            ½‖c‖² estimated near the start and on the way to c = 0: the theory's value without its factor 1/9.
+        penalty: scale of ρ_k; None: 10 L_f/σ², with σ² the largest eigenvalue of JᵀJ at the start. Since L_f is at least
+            ‖∇f‖/D, D the length to go, the distance ‖∇f‖/(ρ_k σ²) to the feasible set is then at most 0.1 D k^{-1/5}.
+        momentum: scale of α_k; None: 72 (L_f + penalty · L_c)² step_size², so 72 if `step_size` is None.
+        dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ near the start, so that multipliers of that size can be reached.
         schedule: 'stochastic', 'deterministic' (exact constraints), or 'auto': by whether constraints have data.
-        dual: whether there are multipliers, as in Section 4.1.
-        prox: `prox(params, step_size) -> params`, the prox of step_size · h for a convex h to be added to the objective, in
-            place of the projection on the domain. The result's objective and stationarity are those without h.
+        dual: whether to update multipliers, as in Section 4.1.
+        prox: `prox(params, step_size) -> params`, the prox of step_size · h for a convex h added to the objective, used
+            instead of the projection onto the domain. The result's objective and stationarity leave h out.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -93,26 +94,23 @@ class LinearizedPenalty(Method):
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
     reference: ClassVar[str] = "Alacaoglu, Wright 2024, Algorithm 2, Sections 4.1 and 4.2"
     guarantee: ClassVar[str] = "E stationarity² and E‖c‖² ~ K^(-2/5), exact constraints K^(-1/2); up to logs"
-    cost: ClassVar[str] = "2 ∇f, 4 c (2 where exact), 2 Jᵀy"
+    cost: ClassVar[str] = "2 ∇f, 4 c (2 if exact), 2 Jᵀy"
 
     def __check_init__(self) -> None:
-        if not isinstance(self.dual, bool):
-            raise TypeError(f"LinearizedPenalty: dual must be True or False, got {self.dual!r}")
-        if self.prox is not None and not callable(self.prox):
-            raise TypeError(
-                f"LinearizedPenalty: prox must be a function prox(params, step_size), got {type(self.prox).__name__}"
-            )
+        check_type("LinearizedPenalty", "dual", self.dual, bool, "True or False")
+        if self.prox is not None:
+            check_callable("LinearizedPenalty", "prox", self.prox, "a function prox(params, step_size)")
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return dict(PENALTY_ROLES)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
         method = self.with_defaults(penalty=10.0 * s.balanced_penalty)
-        smoothness = s.smoothness + method.penalty * s.penalty_on_the_way
+        smoothness = s.smoothness + method.penalty * s.path_penalty_smoothness
         method = method.with_defaults(step_size=1.0 / smoothness)
         method = method.with_defaults(momentum=72.0 * (smoothness * method.step_size) ** 2)
-        return method.with_defaults(dual_step_size=0.3 * s.multiplier) if self.dual else method
+        return method.with_defaults(dual_step_size=0.3 * s.multiplier_size) if self.dual else method
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         first = jnp.ones((), x.dtype)
@@ -150,7 +148,7 @@ class LinearizedPenalty(Method):
         return state, penalty_cost(oracle, samples, 2)
 
     def _move(self, oracle: Oracle, point: Float[Array, " n"], step_size: Float[Array, ""]) -> Float[Array, " n"]:
-        """P_X, or the prox with slacks projected on their bounds."""
+        """P_X, or the prox with slacks projected onto their bounds."""
         if self.prox is None:
             return oracle.project(point)
         ravel, unravel, n = oracle.parameters.ravel, oracle.parameters.unravel_arrays, oracle.parameters.size

@@ -1,6 +1,6 @@
 r"""Momentum-based linearized augmented Lagrangian (MLALM: Shi, Wang, Wang 2022).
 
-[reconstructed] from the updates and orders that later papers give: the scales, the default dual step and the output are ours.
+[reconstructed] from the updates and orders in later papers: the scales, the default dual step and the output are ours.
 Stochastic objective; deterministic c_i(x) = 0 (i in E) and c_i(x) ≤ 0 (i in I), x in X. Momentum is on ∇f alone:
 
     z_i = λ_i + β c_i(x_k) on E,  max(λ_i + β c_i(x_k), 0) on I
@@ -13,16 +13,16 @@ with v_1 = ∇f(x_1, ξ_1) and constants fixed by the horizon K:
     start 'any':       β = penalty · K^{1/4},  η = step_size · K^{-1/4},  α = momentum · K^{-1/2}
     start 'feasible':  β = penalty · K^{1/3},  η = step_size · K^{-1/3},  α = momentum · K^{-2/3}
 
-α at most 1. ρ is at most β, which keeps the multipliers of inequalities from falling below 0.
+with α at most 1. ρ is at most β, which keeps the multipliers of inequalities nonnegative.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
 | x, v | `x`, `gradient` | λ | `multipliers` |
 | η, α | `step_size`, `weight` | β, ρ | `penalty`, `dual_step_size` |
 
-The constraints are evaluated once a step, at x_{k+1}, for λ and for J(x_{k+1})ᵀz, which the next step goes along and which is
-kept as `pull`. Guaranteed, as reported: an ε-KKT point in O(ε^{-4}) samples under a constraint qualification, O(ε^{-3}) from
-a nearly feasible start. Output: the last iterate, with λ.
+The constraints are evaluated once per step, at x_{k+1}: for λ and for the part J(x_{k+1})ᵀz of the next direction, which is
+kept as `constraint_part`. Guaranteed, as reported: an ε-KKT point in O(ε^{-4}) samples under a constraint qualification,
+O(ε^{-3}) from a nearly feasible start. Output: the last iterate, with λ.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 from .shared.momentum import recursive_momentum
 from .shared.schedules import power
 
 
 class State(NamedTuple):
-    """What the next step needs."""
+    """Iterate, momentum, multipliers, and the constraints' part of the next direction."""
 
     x: Float[Array, " n"]
     gradient: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
-    pull: Float[Array, " n"]
+    constraint_part: Float[Array, " n"]
 
 
 class MomentumALM(Method):
     """Momentum on the objective, exact augmented Lagrangian of equalities and inequalities, constants fixed by the horizon.
 
     Args:
-        step_size: scale of η; None: 1/(2 L_f), with the Lipschitz constant of ∇f as it is found around the start.
-        penalty: scale of β; None: 1/(2 L_c · step_size): η β L_c is then 1/2. η does not shrink, so L_c, the Lipschitz
-            constant of the gradient of ½‖c‖², has to do for wherever x may go, and not only around the start.
+        step_size: scale of η; None: 1/(2 L_f), with the Lipschitz constant of ∇f estimated near the start.
+        penalty: scale of β; None: 1/(2 L_c · step_size), so that η β L_c = 1/2. Since η does not shrink, L_c, the Lipschitz
+            constant of the gradient of ½‖c‖², has to hold wherever x may move, not only near the start.
         momentum: scale of α.
-        dual_step_size: ρ; None: a tenth of `penalty`, so that λ settles within some 10 K^{1/4} steps.
-        start: 'any', or 'feasible' where x0 is nearly so.
+        dual_step_size: ρ; None: a tenth of `penalty`, so that λ settles within about 10 K^{1/4} steps.
+        start: 'any', or 'feasible' if x0 is nearly feasible.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -87,8 +87,8 @@ class MomentumALM(Method):
         return {"objective": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["objective"], draw.key)
-        curvature = positive_or_one(s.penalty_bound)
+        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        curvature = positive_or_one(s.global_penalty_smoothness)
         method = self.with_defaults(step_size=0.5 / s.smoothness)
         method = method.with_defaults(penalty=0.5 / (curvature * method.step_size))
         return method.with_defaults(dual_step_size=0.1 * method.penalty)
@@ -97,8 +97,8 @@ class MomentumALM(Method):
         sample, multipliers = draw.samples["objective"], oracle.multipliers
         c, pullback = oracle.vjp(x, sample)
         _, penalty, _ = self.schedule(steps.astype(x.dtype))
-        pull = pullback(_shifted(oracle, multipliers, penalty, c))
-        return State(x, oracle.grad(x, sample), multipliers, pull)
+        constraint_part = pullback(_shifted_multipliers(oracle, multipliers, penalty, c))
+        return State(x, oracle.grad(x, sample), multipliers, constraint_part)
 
     def schedule(self, horizon: Float[Array, ""]) -> tuple[Array, Array, Array]:
         """Step size η, penalty β and momentum weight α."""
@@ -109,19 +109,21 @@ class MomentumALM(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["objective"]
         step_size, penalty, weight = self.schedule(draw.steps.astype(x.dtype))
-        new = oracle.project(x - step_size * (state.gradient + state.pull))
+        new = oracle.project(x - step_size * (state.gradient + state.constraint_part))
         gradient = recursive_momentum(state.gradient, oracle.grad(new, sample), oracle.grad(x, sample), weight)
         c, pullback = oracle.vjp(new, sample)
         ascent = jnp.where(oracle.equality, c, jnp.maximum(c, -state.multipliers / penalty))
         multipliers = state.multipliers + jnp.minimum(self.dual_step_size, penalty) * ascent
-        state = State(new, gradient, multipliers, pullback(_shifted(oracle, multipliers, penalty, c)))
+        state = State(new, gradient, multipliers, pullback(_shifted_multipliers(oracle, multipliers, penalty, c)))
         return state, Info(2, 1, 1, oracle.count_examples("objective", sample))
 
     def multipliers(self, state: State) -> Float[Array, " rows"]:
         return state.multipliers
 
 
-def _shifted(oracle: Oracle, multipliers: Array, penalty: Array, c: Float[Array, " rows"]) -> Float[Array, " rows"]:
-    """The multipliers z of the augmented Lagrangian's gradient."""
+def _shifted_multipliers(
+    oracle: Oracle, multipliers: Array, penalty: Array, c: Float[Array, " rows"]
+) -> Float[Array, " rows"]:
+    """The multipliers z in the augmented Lagrangian's gradient."""
     shifted = multipliers + penalty * c
     return jnp.where(oracle.equality, shifted, jnp.maximum(shifted, 0.0))

@@ -1,7 +1,8 @@
-"""All methods by name: ours, those of the five papers, and those they are compared with."""
+"""All methods by name: the defaults, those of the five papers, and the baselines."""
 
 from __future__ import annotations
 
+from ..arguments import check_type, did_you_mean
 from .adaptive_penalty.matrix_free import MatrixFreePenalty
 from .adaptive_penalty.method import AdaptivePenalty
 from .base import Method
@@ -25,7 +26,7 @@ from .truncated_momentum import TruncatedMomentum
 from .two_phase_momentum import TwoPhaseMomentum
 
 OURS: tuple[type[Method], ...] = (AdaptivePenalty, MatrixFreePenalty)
-"""The default, and the default for very many constraints."""
+"""The default method, and the default for very many constraints."""
 
 PAPERS: tuple[type[Method], ...] = (
     LinearizedALM,
@@ -36,7 +37,7 @@ PAPERS: tuple[type[Method], ...] = (
     ConservativeSaddle,
     ConservativeFrankWolfe,
 )
-"""The methods of the papers that this library is written after, in their order."""
+"""The methods of the five papers that this library implements, in the order of the papers."""
 
 COMPARED: tuple[type[Method], ...] = (
     TwoPhaseMomentum,
@@ -51,11 +52,11 @@ COMPARED: tuple[type[Method], ...] = (
     SmoothedLagrangian,
     GradientDescentAscent,
 )
-"""The methods that they are compared with, and the field's own."""
+"""Baselines: the methods the papers compare with, and other standard ones."""
 
 
 def available() -> dict[str, type[Method]]:
-    """All methods, by name: the default, those of the papers, those they are compared with.
+    """All methods by name: the defaults, those of the papers, the baselines.
 
     Example:
         >>> import tightrope as tr
@@ -66,15 +67,17 @@ def available() -> dict[str, type[Method]]:
 
 
 def by_name(name: str) -> type[Method]:
-    """The method of this name; capitals, hyphens and underscores do not matter.
+    """The method with this name; case, hyphens and underscores do not matter.
 
     Example:
         >>> import tightrope as tr
         >>> tr.methods.by_name("switching-subgradient").__name__
         'SwitchingSubgradient'
     """
+    check_type("by_name", "name", name, str, "the name of a method, such as 'SwitchingSubgradient'")
+    methods = available()
     plain = name.replace("-", "").replace("_", "").lower()
-    for full, cls in available().items():
+    for full, cls in methods.items():
         if full.lower() == plain:
             return cls
-    raise ValueError(f"method {name!r} is unknown; expected one of {', '.join(available())}")
+    raise ValueError(f"method must be one of {', '.join(methods)}, got {name!r}{did_you_mean(name, methods)}")

@@ -1,4 +1,4 @@
-"""The choice of a method for a problem, with the reason in one line; docs/choosing.md has it as a table."""
+"""Choose a method for a problem and check that a method takes it; docs/choosing.md has the choice as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .stochastic_frank_wolfe import StochasticFrankWolfe
 
 
 def choose(problem: Problem, rows: int, parameters: int) -> tuple[Method, str]:
-    """The method for this problem, given the number of constraint values and of parameters, and why."""
+    """The method for a problem with this many constraint rows and parameters, and the reason in one line."""
     candidates = (
         (
             not problem.domain.can_project,
@@ -23,7 +23,8 @@ def choose(problem: Problem, rows: int, parameters: int) -> tuple[Method, str]:
         (
             too_large(rows, parameters),
             (MatrixFreePenalty,),
-            f"{rows:,} constraint values of {parameters:,} parameters are too many for a Jacobian: products with it alone",
+            f"{rows:,} constraint rows and {parameters:,} parameters are too many for dense linear algebra: "
+            "exact penalty with Jacobian products",
         ),
         (True, (AdaptivePenalty,), _reason(problem, rows)),
     )
@@ -31,7 +32,7 @@ def choose(problem: Problem, rows: int, parameters: int) -> tuple[Method, str]:
         able = [method for method in methods if refusal(problem, method) is None]
         if applies and able:
             return able[0](), reason
-    return AdaptivePenalty(), "no method here takes this problem"
+    return AdaptivePenalty(), "no method takes this problem"
 
 
 def _reason(problem: Problem, rows: int) -> str:
@@ -44,32 +45,33 @@ def _reason(problem: Problem, rows: int) -> str:
 
 
 def refusal(problem: Problem, method: type[Method]) -> str | None:
-    """Why this method cannot take the problem; None where it can."""
+    """The reason why this method cannot take the problem; None if it can."""
     accepts = method.accepts
     for c in problem.constraints:
         if c.data is not None and not accepts.stochastic:
-            return f"its constraints must be deterministic, and {c.name!r} has data"
+            return f"it takes only deterministic constraints, but {c.name!r} has data"
         if c.kind == "equals" and (
             accepts.equalities == "none" or (accepts.equalities == "affine" and c.matrix is None)
         ):
             only = "only affine equalities" if accepts.equalities == "affine" else "no equalities"
-            return f"it takes {only}, and {c.name!r} is an equality"
+            return f"it takes {only}, but {c.name!r} is an equality"
         if c.kind != "equals" and not accepts.inequalities:
-            return f"it takes no inequalities, and {c.name!r} is one"
+            return f"it takes no inequalities, but {c.name!r} is one"
     if accepts.needs == "everywhere":
-        return None if isinstance(problem.domain, Reals) else "x must be free, and the problem has a domain"
+        return None if isinstance(problem.domain, Reals) else "it takes no domain, but the problem has one"
     able = problem.domain.can_project if accepts.needs == "projection" else problem.domain.can_minimize
     if not able:
-        return f"it needs a {accepts.needs} of the set, and {type(problem.domain).__name__} has none"
+        needed = "a projection" if accepts.needs == "projection" else "linear minimization"
+        return f"it needs {needed}, but {type(problem.domain).__name__} has none"
     return None
 
 
 def check_accepts(problem: Problem, method: Method) -> None:
-    """A ValueError that says why, and which methods could, where the method cannot take the problem."""
+    """Raise a ValueError with the reason, and the methods that can, if the method cannot take the problem."""
     reason = refusal(problem, type(method))
     if reason:
         able = [name for name, cls in available().items() if refusal(problem, cls) is None]
         raise ValueError(
             f"method {type(method).__name__} cannot take this problem: {reason}; "
-            f"{'methods that can: ' + ', '.join(able) if able else 'no method here can'}"
+            f"{'methods that can: ' + ', '.join(able) if able else 'no method can'}"
         )

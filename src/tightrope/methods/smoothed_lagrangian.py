@@ -1,8 +1,8 @@
 r"""Smoothed linearized augmented Lagrangian (SSL-ALM): a single loop around a slowly moving proximal center.
 
-min f(x), c(x) = 0, x in X, all stochastic; inequalities by slacks. Four independent samples a step, in this order:
+min f(x), c(x) = 0, x in X, all stochastic; inequalities by slacks. Each step uses four independent samples, in this order:
 
-    y⁺ = y + η c(x, ζ⁰),   0 where ‖y⁺‖ ≥ M
+    y⁺ = y + η c(x, ζ⁰),   0 if ‖y⁺‖ ≥ M
     G  = ∇f(x, ξ) + J(x, ζ¹)ᵀ (y⁺ + ρ c(x, ζ²)) + μ(x − z)
     x⁺ = P_X(x − τ G)
     z⁺ = z + β(x − z)                                            the old x
@@ -14,8 +14,8 @@ min f(x), c(x) = 0, x in X, all stochastic; inequalities by slacks. Four indepen
 | β | `smoothing` | M | `multiplier_bound` |
 
 All parameters are constant. Guaranteed for deterministic linear constraints and smooth f: stationarity ε in O(ε⁻⁴) steps (with
-step sizes of order ε²); for nonlinear or sampled constraints it is a heuristic whose resets keep the multipliers bounded.
-Where constraints have no data their value and Jacobian are exact and one evaluation serves all three places.
+step sizes of order ε²). For nonlinear or sampled constraints it is a heuristic, whose resets keep the multipliers bounded.
+Without data the constraints' value and Jacobian are exact, and one evaluation serves all three places.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 
 
 class State(NamedTuple):
-    """What the next step needs."""
+    """Iterate, multipliers, and proximal center."""
 
     x: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
@@ -43,15 +43,15 @@ class SmoothedLagrangian(Method):
     """Linearized augmented Lagrangian steps with a proximal term around a center that follows x.
 
     Args:
-        step_size: τ; None: estimated at the start as 1/(2L), with L = L_f + μ + ρ L_c the Lipschitz constant of G, and at
-            most D/(2σ√K), with σ the noise of G and D how far x may have to go.
-        dual_step_size: η; None: ρ/10, and at most B/(10 σ_c √K), with B the norm of ∇f over that of J, the size that
-            multipliers have, and σ_c the noise of c: the noise that y adds up in K steps is then no more than B/10.
-        penalty: ρ; None: estimated as 5 L_f/L_c, with L_f and L_c the Lipschitz constants of ∇f and ∇½‖c‖².
-        proximal_weight: μ; None: estimated as L_f, a bound on how far f is from convex.
-        smoothing: β, the share of the way to x that the center goes in a step; None: ½.
-        multiplier_bound: M, the norm at which the multipliers are reset to 0; None: estimated as 100 B, at least twice the norm of
-            those that they start from.
+        step_size: τ; None: 1/(2L), with L = L_f + μ + ρ L_c the Lipschitz constant of G at the start, and at most D/(2σ√K),
+            with σ the noise of G and D how far x may have to move.
+        dual_step_size: η; None: ρ/10, and at most B/(10 σ_c √K), with B = ‖∇f‖/‖J‖ the size of multipliers and σ_c the noise
+            of c: the noise that y accumulates in K steps is then at most B/10.
+        penalty: ρ; None: 5 L_f/L_c, with the Lipschitz constants L_f of ∇f and L_c of ∇½‖c‖² at the start.
+        proximal_weight: μ; None: L_f, which bounds the weak convexity of f.
+        smoothing: β, the fraction of the distance to x that the center moves per step; None: ½.
+        multiplier_bound: M, the norm at which the multipliers are reset to 0; None: 100 B, and at least twice the norm of
+            their initial values.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -71,7 +71,7 @@ class SmoothedLagrangian(Method):
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="slacks", needs="projection")
     reference: ClassVar[str] = "SSL-ALM: Zhang, Luo 2022; Huang, Zhang, Alacaoglu 2025"
     guarantee: ClassVar[str] = "linear deterministic constraints: ε-stationary in O(ε⁻⁴) steps; none otherwise"
-    cost: ClassVar[str] = "1 ∇f, 3 c (1 where deterministic), 1 Jᵀy"
+    cost: ClassVar[str] = "1 ∇f, 3 c (1 if deterministic), 1 Jᵀy"
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return {"objective": None, "dual": None, "jacobian": None, "value": None}
@@ -81,12 +81,12 @@ class SmoothedLagrangian(Method):
         return self.step_size is None or self.dual_step_size is None
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s, root = scales(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
-        rows = jnp.sqrt(positive_or_one(s.penalty_smoothness))  # no constraints: no penalty
-        size = s.gradient / rows
-        method = self.with_defaults(penalty=5.0 * s.smoothness / rows**2, proximal_weight=s.smoothness)
+        s, root = local_constants(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
+        jacobian = jnp.sqrt(positive_or_one(s.penalty_smoothness))  # no constraints: no penalty
+        size = s.gradient_norm / jacobian
+        method = self.with_defaults(penalty=5.0 * s.smoothness / jacobian**2, proximal_weight=s.smoothness)
         smoothness = s.smoothness + method.proximal_weight + method.penalty * s.penalty_smoothness
-        noise = s.gradient_noise + method.penalty * rows * s.constraint_noise
+        noise = s.gradient_noise + method.penalty * jacobian * s.constraint_noise
         return method.with_defaults(
             step_size=0.5 / jnp.maximum(smoothness, noise * root / s.length),
             dual_step_size=1.0 / jnp.maximum(10.0 / method.penalty, 10.0 * s.constraint_noise * root / size),

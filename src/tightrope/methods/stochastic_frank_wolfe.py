@@ -1,6 +1,6 @@
-r"""Stochastic Frank-Wolfe with averaged gradients (SCGD: Mokhtari, Hassani, Karbasi 2020), constraints by fixed weights.
+r"""Stochastic Frank-Wolfe with averaged gradients (SCGD: Mokhtari, Hassani, Karbasi 2020), constraints as a weighted sum.
 
-min E f(x, θ) + τ Σ_i E g_i(x, θ) over x in X, which only has to minimize linear functions; no projection:
+min E f(x, θ) + τ Σ_i E g_i(x, θ) over a set X that only has to minimize linear functions; no projection:
 
     d_t     = (1 − ρ_t) d_{t−1} + ρ_t (∇f(x_t, θ_t) + τ Σ_i ∇g_i(x_t, θ_t)),   d_0 = 0,   ρ_t = 4/(t + 8)^{2/3}
     s_t     = argmin ⟨d_t, s⟩ over s in X
@@ -10,8 +10,8 @@ min E f(x, θ) + τ Σ_i E g_i(x, θ) over x in X, which only has to minimize li
 |---|---|---|---|
 | d | `direction` | τ | `penalty` |
 
-Smooth and convex: F + τ ΣG at T^{-1/3}. The weight τ is the multiplier of every row, chosen beforehand: nothing makes the
-constraints hold, so this is the method to compare projection-free ones with.
+Smooth and convex: F + τ ΣG at T^{-1/3}. The weight τ is a fixed multiplier of every row and nothing enforces the constraints:
+this is a baseline for projection-free methods.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .shared.momentum import polyak_momentum
 
 
 class State(NamedTuple):
-    """What the next step needs."""
+    """Iterate and averaged gradient."""
 
     x: Float[Array, " n"]
     direction: Float[Array, " n"]
 
 
 class StochasticFrankWolfe(Method):
-    """Go towards the point of X that is best for an average of past gradients.
+    """Move toward the point of X that is best for an average of past gradients.
 
     Args:
         penalty: τ, the weight of every constraint row; None: a tenth of the norm of ∇f over that of Σ∇g_i at the start.

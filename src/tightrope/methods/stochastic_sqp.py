@@ -1,24 +1,24 @@
-r"""Stochastic sequential quadratic optimization with an adaptive merit parameter (Berahas, Curtis, Robinson, Zhou 2021).
+r"""Stochastic sequential quadratic programming with an adaptive merit parameter (Berahas, Curtis, Robinson, Zhou 2021).
 
 Deterministic equalities c(x) = 0, x free; stochastic objective. Algorithm 3.1 of the paper with H = I; v = ∇f(x_k, ξ):
 
     [I Jᵀ; J 0] [d; y] = −[v; c],  that is  JJᵀ y = c − J v,  d = −(v + Jᵀy)
-    q = vᵀd + ‖d‖²,                τ_trial = (1 − σ)‖c‖₁ / q, ∞ where q ≤ 0
+    q = vᵀd + ‖d‖²,                τ_trial = (1 − σ)‖c‖₁ / q, ∞ if q ≤ 0
     Δ = ‖c‖₁ − τ(vᵀd + ½‖d‖²),     ξ_trial = Δ / (τ‖d‖²)
-    τ stays where τ ≤ τ_trial, else (1 − ε)τ_trial;  ξ, after τ, by the same rule with ξ_trial
-    α̂ = βΔ / ((τL + Γ)‖d‖²),  α̃ = α̂ − 4‖c‖₁ / ((τL + Γ)‖d‖²),  both cut to [l, l + θβ²] with l = βξτ / (τL + Γ)
+    τ stays if τ ≤ τ_trial, else (1 − ε)τ_trial;  ξ, after τ, by the same rule with ξ_trial
+    α̂ = βΔ / ((τL + Γ)‖d‖²),  α̃ = α̂ − 4‖c‖₁ / ((τL + Γ)‖d‖²),  both clipped to [l, l + θβ²] with l = βξτ / (τL + Γ)
     x_{k+1} = x_k + αd,  α = α̂ if α̂ < 1, α̃ if α̃ > 1, else 1
 
-Δ is the decrease of the merit function τf + ‖c‖₁ that its model promises. The system says q = yᵀc and vᵀd = q − ‖d‖²; so
-computed, τ_trial ≥ (1 − σ)/‖y‖_∞ and Δ ≥ ½τ‖d‖² + σ‖c‖₁ hold in spite of rounding, also where c is nearly zero. Without
-that, one step at a feasible point could end the run by taking τ to zero.
+Δ is the predicted decrease of the merit function τf + ‖c‖₁. By the linear system, q = yᵀc and vᵀd = q − ‖d‖². Computed in this
+form, τ_trial ≥ (1 − σ)/‖y‖_∞ and Δ ≥ ½τ‖d‖² + σ‖c‖₁ hold despite rounding, also if c is nearly zero; otherwise a single
+step at a feasible point could end the run by setting τ to zero.
 
-The analysis asks for l ≤ 1: else a step longer than 1 can be forced where c is large, and c grows with every step. τ and ξ
-only fall, so L + Γ/τ ≥ βξ at the start is enough. L and Γ are upper bounds: an estimate is raised to that, what is given is
-taken as it is.
+The analysis asks for l ≤ 1: otherwise a step longer than 1 can be forced where c is large, and c grows with every step. Since τ
+and ξ only decrease, L + Γ/τ ≥ βξ at the start is enough. Estimates of L and Γ are raised to satisfy it; given values are used
+as they are.
 
-The paper asks for a Jacobian of full row rank. Here y is the shortest least-squares solution, so that rows which depend on
-each other are harmless; where c is out of J's range, d goes to the points where the linearized rows are least violated.
+The paper asks for a Jacobian of full row rank. Here y is the least-squares solution of minimum norm, so that dependent rows do
+no harm; if c is outside the range of J, d leads to the points where the linearized rows are least violated.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
@@ -27,7 +27,7 @@ each other are harmless; where c is out of J's range, d goes to the points where
 | β, θ | `damping`, `step_size_span` | Δ | `reduction` |
 
 β is constant. Guaranteed then, as long as τ stays away from zero: the mean over the steps of E‖∇F + Jᵀy‖² + E‖c‖₁ falls to
-a level proportional to β and to the noise. Multiplier: the y of the last step's system. Output: the last iterate.
+a level proportional to β and to the noise. Multipliers: the y of the last step. Output: the last iterate.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 
 
 class State(NamedTuple):
-    """What the next step needs, and the multipliers of the last system."""
+    """Iterate, merit parameter τ, ratio parameter ξ, and the multipliers of the last step."""
 
     x: Float[Array, " n"]
     merit: Float[Array, ""]
@@ -54,17 +54,17 @@ class State(NamedTuple):
 
 
 class StochasticSQP(Method):
-    """Newton steps on the constraints, gradient steps along them, with a step size that the merit function allows.
+    """Newton steps toward the constraints, gradient steps along them, and a step size from the merit function.
 
     Args:
-        smoothness: Lipschitz constant L of the objective's gradient; None: estimated at the start.
-        jacobian_smoothness: sum Γ of the Lipschitz constants of the rows' gradients; None: estimated at the start.
-        merit_parameter: where τ, the weight of the objective in the merit function, starts; it only falls.
-        ratio_parameter: where ξ, a lower bound on Δ/(τ‖d‖²), starts; it only falls.
-        damping: the factor β of all steps, at most 1; smaller for less noise in the end.
-        decrease_fraction: the part σ of ‖c‖₁ that a step must promise to remove.
-        shrink: how far ε below its trial value τ, or ξ, is set when it must fall.
-        step_size_span: how far θ, times β², a step size may lie above its lower end.
+        smoothness: L, Lipschitz constant of the objective's gradient; None: estimated at the start.
+        jacobian_smoothness: Γ, the sum of the Lipschitz constants of the rows' gradients; None: estimated at the start.
+        merit_parameter: initial value of τ, the weight of the objective in the merit function; it only decreases.
+        ratio_parameter: initial value of ξ, a lower bound on Δ/(τ‖d‖²); it only decreases.
+        damping: β, a factor of all steps, at most 1; a smaller one leaves less noise in the end.
+        decrease_fraction: σ, the fraction of ‖c‖₁ that the model must predict a step to remove.
+        shrink: ε, the relative distance below its trial value to which τ or ξ is lowered.
+        step_size_span: θ; a step size lies at most θβ² above its lower bound.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -92,11 +92,11 @@ class StochasticSQP(Method):
         return {"objective": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
         rows = jnp.asarray(oracle.multipliers.size, x.dtype)
         method = self.with_defaults(smoothness=s.smoothness)
-        bend = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * method.smoothness)
-        method = method.with_defaults(jacobian_smoothness=bend)
+        bound = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * method.smoothness)
+        method = method.with_defaults(jacobian_smoothness=bound)
         low = method.smoothness + method.jacobian_smoothness / self.merit_parameter
         missing = jnp.maximum(self.damping * self.ratio_parameter - low, 0.0)
         if self.smoothness is None:
@@ -114,7 +114,7 @@ class StochasticSQP(Method):
         c, jacobian = oracle.rows_and_jacobian(x, sample)
         multipliers, direction = newton_step(gradient, c, jacobian)
         violation, square, q = jnp.sum(jnp.abs(c)), direction @ direction, multipliers @ c
-        divisor = positive_or_one(square)  # d = 0: whatever the step size, x stays
+        divisor = positive_or_one(square)  # d = 0: x stays for any step size
         merit = self._lowered(state.merit, (1.0 - self.decrease_fraction) * violation, q)
         reduction = merit * (0.5 * square - q) + violation
         ratio = self._lowered(state.ratio, reduction, merit * square)
@@ -122,9 +122,9 @@ class StochasticSQP(Method):
         info = Info(1, 1, 1, oracle.count_examples("objective", sample))
         return State(x + step_size * direction, merit, ratio, multipliers), info
 
-    def _lowered(self, value: Array, above: Array, below: Array) -> Float[Array, ""]:
-        """`value`, or just under above/below where that is smaller; ∞ where below ≤ 0."""
-        trial = jnp.where(below > 0, above / positive_or_one(below), jnp.inf)
+    def _lowered(self, value: Array, numerator: Array, denominator: Array) -> Float[Array, ""]:
+        """`value`, or slightly less than numerator/denominator (∞ if denominator ≤ 0) if that is smaller."""
+        trial = jnp.where(denominator > 0, numerator / positive_or_one(denominator), jnp.inf)
         return jnp.where(value <= trial, value, (1.0 - self.shrink) * trial)
 
     def step_size(self, merit: Array, ratio: Array, reduction: Array, violation: Array) -> Float[Array, ""]:
@@ -143,9 +143,9 @@ class StochasticSQP(Method):
 def newton_step(
     gradient: Float[Array, " n"], c: Float[Array, " m"], jacobian: Float[Array, "m n"]
 ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-    """The shortest y with JJᵀy = c − J·gradient, in the least-squares sense, and d = −(gradient + Jᵀy)."""
+    """The minimum-norm least-squares solution y of JJᵀy = c − J·gradient, and d = −(gradient + Jᵀy)."""
     cutoff = max(jacobian.shape) * jnp.finfo(c.dtype).eps
-    # Full precision by name: the default rounds float32 products to ten bits on some accelerators.
+    # Precision "highest": by default some accelerators round float32 products to ten bits.
     gram = jnp.matmul(jacobian, jacobian.T, precision="highest")
     inverse = jnp.linalg.pinv(gram, rtol=cutoff, hermitian=True)
     right = c - jnp.matmul(jacobian, gradient, precision="highest")

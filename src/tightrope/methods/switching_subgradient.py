@@ -2,7 +2,7 @@ r"""Switching subgradients for non-smooth, weakly convex problems (Huang, Lin 20
 
 min f(x), g(x) ≤ 0, x in X, with g the largest of all constraint rows; affine equalities enter as ±(Ax − b) (Remark A.2).
 
-    x_{t+1} = P_X(x_t − η_t ζ),   ζ a subgradient of f where g(x_t) ≤ ε_t (t joins I), of g elsewhere (t joins J)
+    x_{t+1} = P_X(x_t − η_t ζ),   ζ a subgradient of f if g(x_t) ≤ ε_t (t joins I), of g otherwise (t joins J)
 
 Only the subgradient that is used is computed. Rules:
 
@@ -10,7 +10,7 @@ Only the subgradient that is used is computed. Rules:
     diminishing (case II):      ε_t = E1/√(t+1), η_t = E2/√(t+1)                          recording from S = T/2
     switching (Prop. 5.5):      ε_t = E1; η_t = E2 on I, Polyak's g(x_t)/‖ζ_g‖² on J        recording from S = 0
     strongly_convex (A.10, II): ε_t = 0, η_t = E2/√(t+1)                                  recording from S = T/2
-    unbounded (Prop. A.18):     ε_t = E1; η_t = E2 on I, polyak_factor · g(x_t)/‖ζ_g‖² on J        recording from S = 0
+    unbounded (Prop. A.18):     ε_t = E1; η_t = E2 on I, polyak_factor · g(x_t)/‖ζ_g‖² on J recording from S = 0
 
 The first two are for convex g and bounded X, 'switching' for weakly convex g from a feasible start, 'strongly_convex' for
 strongly convex g, 'unbounded' for convex g with a bounded feasible set in an unbounded X, from a feasible start. Case I of
@@ -22,18 +22,17 @@ Theorem A.10 is `rule='static', tolerance=0, output_rule='II'`.
 | ζ | `direction` | Σ η over recorded t | `weight` |
 | ν'/(2M), ν' = −g(x_feas)/D | `polyak_factor` | | |
 
-Of several rows the largest at the deciding sample is the one to step along: its subgradient on the other sample is
-then unbiased, which that of the largest row on its own sample is not. Where constraints have data, the value that decides
-is the mean over a sample drawn independently of the subgradients'
-(Algorithm 2, whose else-branch adds t to J, not to I as printed); `values='exact'` passes over all data instead (A.6).
-Theorem A.14 asks for B ~ T σ²/(MD)² rows in that sample: its error has to be below ε_t. A data set with no more rows than
-that is better passed over, and `auto` does so up to 10,000 of them. With a smaller sample, as from an endless source at its
-own batch size, g(x_t) of t in I is below ε_t plus that sample's error, not below ε_t.
+`shared.switching` says how the value of g and its subgradient are sampled (Algorithm 2, whose else-branch adds t to J, not to I
+as printed); `values='exact'` evaluates all data instead (A.6). Theorem A.14 asks for B ~ T σ²/(MD)² examples in the deciding
+sample, because its error has to be below ε_t. A smaller data set is better evaluated in full, and `values='auto'` does so up to
+10,000 examples. With a smaller sample, such as one batch of an endless source, g(x_t) for t in I is below ε_t plus that
+sample's error only.
 
-Output I is an x_t with t in I, Output II with t in I ∪ J, each with probability ∝ η_t over recorded t, kept on line: x_t
-replaces the pick with probability η_t / Σ_{recorded ≤ t} η. Output II belongs to 'switching' and 'strongly_convex', Output I
-to the others. Where nothing can be picked (in Output I: I stays empty) the iterate with the least g is returned.
-Multipliers: Σ_{t in J, row i the largest} η_t / Σ_{t in I} η_t, the weights that make the recorded steps add up to zero.
+Output I is an x_t with t in I, Output II one with t in I ∪ J, each with probability ∝ η_t over recorded t, by reservoir
+sampling: x_t replaces the pick with probability η_t / Σ_{recorded ≤ t} η. Output II belongs to 'switching' and
+'strongly_convex', Output I to the other rules. If nothing can be picked (Output I: I stays empty), the output is the iterate
+with the least g. Multipliers: Σ_{t in J, row i the largest} η_t / Σ_{t in I} η_t, the weights with which the recorded steps add
+up to zero.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from ..arguments import positive_int
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 from .shared.schedules import reservoir_replaces
 from .shared.switching import (
     Decision,
@@ -62,7 +61,10 @@ from .shared.switching import (
 
 
 class State(NamedTuple):
-    """What the next step needs, the sampled output and the least violated iterate."""
+    """Iterate, the sampled output with its total weight, total step sizes, and the iterate with the least g.
+
+    `objective_weight` and `row_weights` are the recorded step sizes along the objective and along each row.
+    """
 
     x: Float[Array, " n"]
     picked: Float[Array, " n"]
@@ -77,17 +79,17 @@ class SwitchingSubgradient(Method):
     """Step along the objective's subgradient where x is nearly feasible, along the worst constraint's elsewhere.
 
     Args:
-        step_size: E2; None: estimated at the start as D/M, over √steps where it stays constant, with D the set's diameter
-            or max(1, ‖x‖) where that is smaller, and M the larger of the norms of the two gradients.
-        tolerance: E1, the violation that counts as feasible; None: estimated as ½ MD, over √steps where it stays
-            constant. Under 'strongly_convex' it is 0 and cannot be set.
+        step_size: E2; None: D/M, divided by √steps if it stays constant, with D the set's diameter, or max(1, ‖x‖) if that is
+            smaller, and M the larger norm of the two gradients at the start.
+        tolerance: E1, the violation that counts as feasible; None: ½ MD, divided by √steps if it stays constant. Under
+            'strongly_convex' it is 0 and cannot be set.
         rule: 'diminishing', 'static', 'switching', 'strongly_convex' or 'unbounded'.
-        output_rule: 'I' (nearly feasible iterates), 'II' (all) or 'auto': the one that the rule's theorem speaks of.
-        values: 'sampled' or 'exact': how the value of g that decides is found where constraints have data; 'auto': 'exact'
-            where all data are data sets of at most 10,000 rows and no `value_batch_size` is given.
-        value_batch_size: rows of the sample that decides; None: the source's batch size.
-        polyak_factor: the factor of Polyak's step under 'unbounded', at most ½ in theory; None: estimated as −g(x0)/(2MD), x0
-            taken for a Slater point, and kept within 0.1 and 0.5.
+        output_rule: 'I' (nearly feasible iterates), 'II' (all iterates) or 'auto': the one in the rule's theorem.
+        values: how g is evaluated for the decision if constraints have data: 'sampled', 'exact' (all data), or 'auto':
+            'exact' if all data are data sets of at most 10,000 examples and no `value_batch_size` is given.
+        value_batch_size: size of the deciding sample; None: the source's batch size.
+        polyak_factor: the factor of Polyak's step under 'unbounded', at most ½ in theory; None: −g(x0)/(2MD), with x0 as
+            the Slater point, clipped to [0.1, 0.5].
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -118,8 +120,8 @@ class SwitchingSubgradient(Method):
         fixed = self.rule == "strongly_convex" and self.tolerance is not None
         if fixed and not isinstance(self.tolerance, Tracer) and np.any(np.asarray(self.tolerance) != 0):
             raise ValueError(
-                "SwitchingSubgradient: tolerance is 0 under rule='strongly_convex' (Theorem A.10), "
-                f"got {self.tolerance}; leave it out, or take rule='diminishing'"
+                "SwitchingSubgradient: tolerance must be 0 under rule='strongly_convex' (Theorem A.10), "
+                f"got {self.tolerance}; omit it, or use rule='diminishing'"
             )
 
     @property
@@ -127,8 +129,8 @@ class SwitchingSubgradient(Method):
         return not self._diminishing and (self.step_size is None or self.tolerance is None)
 
     @property
-    def _numbers(self) -> tuple[str, ...]:
-        """The hyper-parameters that the rule has."""
+    def _rule_hyperparameters(self) -> tuple[str, ...]:
+        """The names of the numbers that the rule uses."""
         if self.rule == "strongly_convex":
             return ("step_size",)
         return ("step_size", "tolerance", "polyak_factor") if self.rule == "unbounded" else ("step_size", "tolerance")
@@ -138,8 +140,8 @@ class SwitchingSubgradient(Method):
         return self.rule in ("diminishing", "strongly_convex")
 
     @property
-    def _over_all(self) -> bool:
-        """Whether the output is Output II."""
+    def _samples_all(self) -> bool:
+        """Whether the output is Output II, sampled from all iterates."""
         return self.output_rule == "II" or (
             self.output_rule == "auto" and self.rule in ("switching", "strongly_convex")
         )
@@ -149,14 +151,14 @@ class SwitchingSubgradient(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["subgradient"]
-        s = scales(oracle, x, sample, draw.key)
+        s = local_constants(oracle, x, sample, draw.key)
         step_size, tolerance = default_step_and_tolerance(
             s, 1.0 if self._diminishing else jnp.sqrt(draw.steps.astype(x.dtype))
         )
         steepness = -jnp.max(oracle.c(x, sample), initial=-jnp.inf) / s.length
-        polyak_factor = jnp.clip(0.5 * steepness / jnp.maximum(s.gradient, s.constraint_gradient), 0.1, 0.5)
+        polyak_factor = jnp.clip(0.5 * steepness / jnp.maximum(s.gradient_norm, s.jacobian_norm), 0.1, 0.5)
         found = {"step_size": step_size, "tolerance": tolerance, "polyak_factor": polyak_factor}
-        return self.with_defaults(**{name: found[name] for name in self._numbers})
+        return self.with_defaults(**{name: found[name] for name in self._rule_hyperparameters})
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         zero = jnp.zeros((), x.dtype)
@@ -170,7 +172,7 @@ class SwitchingSubgradient(Method):
         step_size = self.step_size / decay
         if self.rule in ("switching", "unbounded"):
             square = direction @ direction
-            polyak = jnp.where(square > 0, decision.value / positive_or_one(square), 0.0)  # a zero subgradient: stay
+            polyak = jnp.where(square > 0, decision.value / positive_or_one(square), 0.0)  # zero subgradient: no step
             factor = self.polyak_factor if self.rule == "unbounded" else 1.0
             step_size = jnp.where(decision.feasible, step_size, factor * polyak)
         new = oracle.project(x - step_size * direction)
@@ -178,11 +180,11 @@ class SwitchingSubgradient(Method):
         return state._replace(x=new), info
 
     def _record(self, state: State, draw: Draw, step_size: Hyper, decision: Decision) -> State:
-        """The on-line sampling of Outputs I and II over the pre-step x_t, t ≥ S; before S all weights are zero."""
+        """Reservoir sampling of Outputs I and II over the x_t before each step, t ≥ S; before S all weights are zero."""
         x, (feasible, value, worst) = state.x, decision
         recorded = 2 * (draw.k - 1) >= draw.steps if self._diminishing else jnp.bool_(True)
         on_objective, on_constraints = jnp.where(feasible, step_size, 0.0), jnp.where(feasible, 0.0, step_size)
-        chosen = on_objective + on_constraints if self._over_all else on_objective
+        chosen = on_objective + on_constraints if self._samples_all else on_objective
         weight = jnp.where(recorded, state.weight + chosen, 0.0)
         take = recorded & reservoir_replaces(draw.uniform, chosen, weight)
         less = value < state.least_value
@@ -205,4 +207,4 @@ class SwitchingSubgradient(Method):
     def note(self, state: State) -> str | None:
         if state.weight > 0:
             return None
-        return "no recorded iterate was nearly feasible: the output is the one with the least violation"
+        return "no recorded iterate was nearly feasible; the output is the one with the least violation"

@@ -6,8 +6,8 @@ Deterministic constraints c(x) = 0, x in X; stochastic objective. Algorithms 1 a
     recursive (8):  v_{k+1} = P_R(∇f(x_{k+1}, ξ) + (1 − α_k)(v_k − ∇f(x_k, ξ)))      the same ξ at both points
     Polyak:         v_{k+1} = P_R((1 − α_k) v_k + α_k ∇f(x_{k+1}, ξ))
 
-with P_R the projection onto the ball of radius R, and v_1 = P_R(∇f(x_1, ξ_1)). The momentum is on the objective alone; the
-penalty's gradient is exact, and the truncation bounds what noise can do to feasibility in any run, not on average.
+with P_R the projection onto the ball of radius R, and v_1 = P_R(∇f(x_1, ξ_1)). Momentum is on the objective alone and the
+penalty's gradient is exact; the truncation bounds the effect of noise on feasibility in every run, not only on average.
 
 Schedules, with the paper's unit constants replaced by `momentum`, `penalty`, `step_size`:
 
@@ -20,8 +20,8 @@ Schedules, with the paper's unit constants replaced by `momentum`, `penalty`, `s
 | x, v | `x`, `gradient` | R (the paper's L_f, a bound on ‖∇F‖) | `gradient_radius` |
 | η, ρ, α | `step_size`, `penalty`, `weight` | θ, the error bound's exponent (5) | `error_bound_exponent` |
 
-Lemma 1 asks for ρ_k η_k L ≤ (√5 − 1)/2 with L the smoothness of ½‖c‖²: the defaults start there.
-Multiplier at x_k: ρ_{k−1} c(x_k). Output: x_k with k uniform on {⌈K/2⌉ + 1, …, K}, sampled on line.
+Lemma 1 asks for ρ_k η_k L ≤ (√5 − 1)/2 with L the smoothness of ½‖c‖²: the defaults start at that bound.
+Multiplier at x_k: ρ_{k−1} c(x_k). Output: x_k with k uniform on {⌈K/2⌉ + 1, …, K}, by reservoir sampling.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from jaxtyping import Array, Float, Int
 from ..numerics.scaling import positive_or_one, truncate
 from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from .shared.constants import scales
+from .shared.constants import local_constants
 from .shared.momentum import polyak_momentum, recursive_momentum
 from .shared.schedules import log_power, power, reservoir_replaces
 
 PENALTY_STEP = (math.sqrt(5) - 1) / 2
-"""The most that ρ η L may be (Lemma 1)."""
+"""Upper bound on ρ η L (Lemma 1)."""
 
 
 class State(NamedTuple):
-    """What the next step needs, and the sampled output."""
+    """Iterate, momentum, and the sampled output with its multipliers."""
 
     x: Float[Array, " n"]
     gradient: Float[Array, " n"]
@@ -53,16 +53,16 @@ class State(NamedTuple):
 
 
 class TruncatedMomentum(Method):
-    """Momentum on the objective, truncated; exact quadratic penalty on deterministic constraints.
+    """Truncated momentum on the objective, with an exact quadratic penalty on deterministic constraints.
 
     Args:
-        step_size: scale of η_k; None: estimated at the start, as are `penalty` and `gradient_radius`.
+        step_size: scale of η_k; None: estimated at the start, like `penalty` and `gradient_radius`.
         penalty: scale of ρ_k.
         gradient_radius: bound on the norm of the momentum.
         momentum: scale of α_k.
-        error_bound_exponent: the exponent θ in [1, 2) of the constraints' error bound, where it is known (1 where the Jacobian has
-            full rank near the feasible set); None: unknown, any θ ≥ 1.
-        estimator: 'recursive' (two gradients a step on one sample) or 'polyak' (one).
+        error_bound_exponent: θ in [1, 2), the exponent of the constraints' error bound if it is known (1 if the Jacobian
+            has full rank near the feasible set); None: unknown, any θ ≥ 1.
+        estimator: 'recursive' (two gradients per step on one sample) or 'polyak' (one).
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -89,9 +89,9 @@ class TruncatedMomentum(Method):
         return {"objective": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
         smoothness = positive_or_one(s.penalty_smoothness)
-        method = self.with_defaults(step_size=0.5 / s.smoothness, gradient_radius=10.0 * s.gradient)
+        method = self.with_defaults(step_size=0.5 / s.smoothness, gradient_radius=10.0 * s.gradient_norm)
         return method.with_defaults(penalty=PENALTY_STEP / (smoothness * method.step_size))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

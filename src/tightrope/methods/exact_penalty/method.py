@@ -54,7 +54,7 @@ from ...numerics.prox_linear import prox_linear, prox_linear_on_set
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle
 from ..base import Accepts, Draw, Hyper, Info, Method, choice, hyper
-from ..shared.constants import row_noise, scales
+from ..shared.constants import local_constants, row_noise
 from ..shared.schedules import reservoir_replaces
 from .estimates import Anchor, Estimates, Estimator, default_period, resolve_setting, sample_roles
 
@@ -160,13 +160,13 @@ class ExactPenalty(Method):
         return sample_roles(resolve_setting(self.setting, oracle), oracle)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = scales(oracle, x, draw.samples["gradient"], draw.key)
-        jacobian = s.constraint_gradient + s.length * s.jacobian_smoothness
+        s = local_constants(oracle, x, draw.samples["gradient"], draw.key)
+        jacobian = s.jacobian_norm + s.length * s.jacobian_smoothness
         return self.with_defaults(
             smoothness=s.smoothness,
             jacobian_smoothness=s.jacobian_smoothness,
-            gradient_radius=10.0 * s.gradient,
-            value_radius=10.0 * positive_or_one(s.constraint + s.length * jacobian),
+            gradient_radius=10.0 * s.gradient_norm,
+            value_radius=10.0 * positive_or_one(s.constraint_norm + s.length * jacobian),
             jacobian_radius=10.0 * positive_or_one(jacobian),
         )
 

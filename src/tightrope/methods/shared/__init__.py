@@ -1,1 +1,1 @@
-"""What several methods share."""
+"""Building blocks of several methods: momentum, estimated constants, schedules, penalty gradients, switching."""

@@ -1,4 +1,4 @@
-"""The constants of a problem near a point, estimated from samples."""
+"""Constants of a problem near a point, estimated from samples."""
 
 from __future__ import annotations
 
@@ -13,68 +13,71 @@ from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 
 
-class Scales(NamedTuple):
-    """How large things are near the start.
+class LocalConstants(NamedTuple):
+    """Sizes, Lipschitz constants and noise of a problem near a point x, on one sample.
+
+    "Nearby" below means within a tenth of `length`.
 
     Attributes:
-        length: how far x may have to go: the set's diameter where that is smaller than max(1, ‖x‖).
-        gradient: norm of the objective's gradient that is to be expected within a tenth of that length.
-        smoothness: Lipschitz constant of the objective's gradient, at least gradient/length.
-        constraint_gradient: norm of the Jacobian (Frobenius); 0 without constraints.
-        normal_curvature: how curved ½‖c‖² is across the feasible set: the largest eigenvalue of JᵀJ; at
-            least ‖c‖ · jacobian_smoothness, as the Jacobian may vanish at the start alone; 0 without constraints.
+        length: how far x may have to move: max(1, ‖x‖), or the set's diameter if that is smaller.
+        gradient_norm: the norm of the objective's gradient to be expected nearby.
+        smoothness: Lipschitz constant of the objective's gradient, at least gradient_norm/length.
+        jacobian_norm: the Frobenius norm of the Jacobian; 0 without constraints.
+        normal_curvature: the curvature of ½‖c‖² normal to the feasible set: the largest eigenvalue of JᵀJ, and at least
+            ‖c‖ · jacobian_smoothness because the Jacobian may vanish at x alone; 0 without constraints.
         penalty_smoothness: Lipschitz constant of the gradient of ½‖c‖²; 0 without constraints.
-        penalty_on_the_way: the same where x is likely to pass: the largest of that at the start, that one Cauchy step nearer to
-            c = 0, and 2‖c‖ · jacobian_smoothness, which is ‖J‖² at c = 0 where J vanishes at the start; and noise in the rows
-            adds constraint_noise · jacobian_smoothness, as in the theory's constant.
-        constraint: norm of the rows that is to be expected within a tenth of that length.
+        path_penalty_smoothness: the same on the way to c = 0: the largest of its values at x and one Cauchy step closer to
+            c = 0, and 2‖c‖ · jacobian_smoothness, which is ‖J‖² at c = 0 if J vanishes at x. Noise in the rows adds
+            constraint_noise · jacobian_smoothness, as in the theory's constant.
+        constraint_norm: the norm of the rows to be expected nearby.
         jacobian_smoothness: Lipschitz constant of the Jacobian (Frobenius); 0 for linear constraints.
         gradient_noise: standard deviation of the gradient of one sample, √E‖∇f − ∇F‖²; 0 for a deterministic objective.
-        constraint_noise: the same of the rows.
-        jacobian_noise: the same of the Jacobian (Frobenius): how fast the noise of the rows can grow away from the start.
+        constraint_noise: the same for the rows.
+        jacobian_noise: the same for the Jacobian (Frobenius): how fast the noise of the rows can grow away from x.
     """
 
     length: Float[Array, ""]
-    gradient: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
     smoothness: Float[Array, ""]
-    constraint_gradient: Float[Array, ""]
+    jacobian_norm: Float[Array, ""]
     normal_curvature: Float[Array, ""]
     penalty_smoothness: Float[Array, ""]
-    penalty_on_the_way: Float[Array, ""]
-    constraint: Float[Array, ""]
+    path_penalty_smoothness: Float[Array, ""]
+    constraint_norm: Float[Array, ""]
     jacobian_smoothness: Float[Array, ""]
     gradient_noise: Float[Array, ""]
     constraint_noise: Float[Array, ""]
     jacobian_noise: Float[Array, ""]
 
     @property
-    def penalty_bound(self) -> Float[Array, ""]:
-        """Lipschitz constant of the gradient of ½‖c‖² wherever x may go, for steps that have no second chance."""
+    def global_penalty_smoothness(self) -> Float[Array, ""]:
+        """Lipschitz constant of the gradient of ½‖c‖² within `length`, for step sizes that never shrink."""
         return (jnp.sqrt(self.penalty_smoothness) + self.length * self.jacobian_smoothness) ** 2
 
     @property
     def balanced_penalty(self) -> Float[Array, ""]:
-        """The penalty ρ at which ½ρ‖c‖² is as curved across the feasible set as the objective; where it is flat, any.
+        """The penalty ρ at which ½ρ‖c‖² is as curved normal to the feasible set as the objective is.
 
-        The minimizer of f + ½ρ‖c‖² is about ‖∇f‖/(ρσ²) away from the feasible set, σ² the curvature of ½‖c‖² there. As
-        `smoothness` is at least ‖∇f‖/length, that is at most length · balanced_penalty/ρ.
+        The minimizer of f + ½ρ‖c‖² lies about ‖∇f‖/(ρσ²) off the feasible set, with σ² the normal curvature of ½‖c‖².
+        Since `smoothness` is at least ‖∇f‖/length, that distance is at most length · balanced_penalty/ρ. Without normal
+        curvature, any penalty is as good as another.
         """
         return self.smoothness / positive_or_one(self.normal_curvature)
 
     @property
-    def multiplier(self) -> Float[Array, ""]:
-        """How large multipliers may be expected to be: ‖∇f‖/‖J‖, where J vanishes ‖∇f‖ itself."""
-        return self.gradient / positive_or_one(self.constraint_gradient)
+    def multiplier_size(self) -> Float[Array, ""]:
+        """The expected size of multipliers: ‖∇f‖/‖J‖, or ‖∇f‖ if J vanishes."""
+        return self.gradient_norm / positive_or_one(self.jacobian_norm)
 
 
 NOISE_SAMPLES = 4
-"""Samples that the standard deviations are estimated from."""
+"""Number of samples behind each standard deviation."""
 
 
-def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) -> Scales:
-    """The problem's scales at x: noise from a few fresh samples, the rest from one.
+def local_constants(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) -> LocalConstants:
+    """The problem's constants near x: noise from a few fresh samples, everything else from one.
 
-    What a method does not use of them is not computed either: the compiler drops it.
+    The compiler drops the computation of constants that a method does not use.
     """
     length = jnp.minimum(oracle.diameter(), jnp.maximum(1.0, jnp.linalg.norm(x))).astype(x.dtype)
     reach = 0.1 * length
@@ -90,42 +93,42 @@ def scales(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) ->
     start = penalty_gradient(x) + pullback(jnp.ones_like(value))
     penalty = local_smoothness(penalty_gradient, oracle.nearby, x, start, reach)
     smoothness = jnp.maximum(curvature, size / length)
-    flat = positive_or_one(penalty)  # a constant objective: anything positive will do
+    flat = positive_or_one(penalty)  # a constant objective: any positive number will do
     smoothness = jnp.where(smoothness > 0, smoothness, flat)
     jacobian = oracle.jac(x, sample)
-    rows = jnp.linalg.norm(jacobian)
-    across = local_smoothness(lambda d: jacobian.T @ (jacobian @ d), lambda d: d, jnp.zeros_like(x), start, reach)
-    constraint = jnp.maximum(jnp.linalg.norm(value), reach * rows)
-    bend = _jacobian_smoothness(oracle, x, sample, (gradient, start), reach)
+    jacobian_norm = jnp.linalg.norm(jacobian)
+    normal = local_smoothness(lambda d: jacobian.T @ (jacobian @ d), lambda d: d, jnp.zeros_like(x), start, reach)
+    constraint_norm = jnp.maximum(jnp.linalg.norm(value), reach * jacobian_norm)
+    jacobian_smoothness = _jacobian_smoothness(oracle, x, sample, (gradient, start), reach)
     gradient_noise, constraint_noise, jacobian_noise = _noise(
         lambda s: (oracle.grad(x, s), oracle.c(x, s), oracle.jac(x, s)), oracle, key
     )
-    nearer = _cauchy_point(oracle, x, sample)
-    later = local_smoothness(penalty_gradient, oracle.nearby, nearer, start, reach)
-    way = jnp.maximum(jnp.maximum(penalty, later), 2.0 * constraint * bend) + constraint_noise * bend
-    return Scales(
-        length,
-        jnp.maximum(size, reach * smoothness),
-        smoothness,
-        rows,
-        jnp.maximum(across, constraint * bend),
-        penalty,
-        way,
-        constraint,
-        bend,
-        gradient_noise,
-        constraint_noise,
-        jacobian_noise,
+    closer = _cauchy_point(oracle, x, sample)
+    later = local_smoothness(penalty_gradient, oracle.nearby, closer, start, reach)
+    ahead = jnp.maximum(jnp.maximum(penalty, later), 2.0 * constraint_norm * jacobian_smoothness)
+    return LocalConstants(
+        length=length,
+        gradient_norm=jnp.maximum(size, reach * smoothness),
+        smoothness=smoothness,
+        jacobian_norm=jacobian_norm,
+        normal_curvature=jnp.maximum(normal, constraint_norm * jacobian_smoothness),
+        penalty_smoothness=penalty,
+        path_penalty_smoothness=ahead + constraint_noise * jacobian_smoothness,
+        constraint_norm=constraint_norm,
+        jacobian_smoothness=jacobian_smoothness,
+        gradient_noise=gradient_noise,
+        constraint_noise=constraint_noise,
+        jacobian_noise=jacobian_noise,
     )
 
 
 def row_noise(oracle: Oracle, x: Float[Array, " n"], key: Array) -> Float[Array, ""]:
-    """The `constraint_noise` of `scales` alone: standard deviation of the rows of one sample."""
+    """The `constraint_noise` of `local_constants` alone: the standard deviation of the rows of one sample."""
     return _noise(lambda s: (oracle.c(x, s),), oracle, key)[0]
 
 
 def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
-    """Where ½‖c‖², c linearized at x, is least down its gradient; x where that is zero."""
+    """The minimizer of ½‖c‖², with c linearized at x, along its gradient; x itself if the gradient is zero."""
     value, pullback = oracle.vjp(x, sample)
     downhill = pullback(value)
     _, change = oracle.jvp(x, downhill, sample)
@@ -134,7 +137,7 @@ def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Floa
 
 
 def _noise(estimates: Callable[[Sample], tuple[Array, ...]], oracle: Oracle, key: Array) -> list[Float[Array, ""]]:
-    """Standard deviations, over samples, of arrays that a sample gives."""
+    """Standard deviations over samples of the arrays that `estimates` computes from one sample."""
     fresh = jax.vmap(lambda k: estimates(oracle.draw(k)))(jax.random.split(key, NOISE_SAMPLES))
     return [jnp.sqrt(jnp.sum(jnp.var(values, axis=0, ddof=1))) for values in fresh]
 
@@ -142,7 +145,7 @@ def _noise(estimates: Callable[[Sample], tuple[Array, ...]], oracle: Oracle, key
 def _jacobian_smoothness(
     oracle: Oracle, x: Float[Array, " n"], sample: Sample, directions: tuple[Array, ...], reach: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """The largest ‖J(y) − J(x)‖ / ‖y − x‖ over points y one `reach` down each direction."""
+    """The largest ‖J(y) − J(x)‖ / ‖y − x‖ over points y at distance `reach` against each direction."""
     at_x = oracle.jac(x, sample)
     quotients = []
     for direction in directions:
@@ -161,11 +164,11 @@ def local_smoothness(
     reach: Float[Array, ""],
     iterations: int = 5,
 ) -> Float[Array, ""]:
-    """The largest quotient ‖∇(y) − ∇(x)‖ / ‖y − x‖ seen over points y of the set, at distance `reach` before projection.
+    """The largest quotient ‖∇(y) − ∇(x)‖ / ‖y − x‖ found over points y of the set, at distance `reach` before projection.
 
-    Power iteration on the difference quotient: each difference is the next direction, so for a quadratic this tends to the
-    largest eigenvalue; differences over a finite reach, unlike second derivatives, also see the kinks of a non-smooth
-    function.
+    This is a power iteration on the difference quotient: each difference is the next direction, so for a quadratic the
+    result tends to the largest eigenvalue. Unlike second derivatives, differences over a finite distance also detect the
+    kinks of a non-smooth function.
     """
     at_x = gradient(x)
 
@@ -180,8 +183,8 @@ def local_smoothness(
     return jax.lax.fori_loop(0, iterations, probe, (jnp.zeros((), x.dtype), direction))[0]
 
 
-MARGIN_ROWS = 2048
-"""Rows of the sample that the margin of the constraints is estimated from."""
+MARGIN_EXAMPLES = 2048
+"""Size of the sample from which the Slater margin is estimated."""
 
 
 def slater_margin(
@@ -191,15 +194,15 @@ def slater_margin(
     move: Callable[[Float[Array, " n"], Float[Array, " n"], Float[Array, ""]], Float[Array, " n"]],
     rounds: int = 30,
 ) -> Float[Array, ""]:
-    """How far below zero the largest row gets: about the σ of Slater's condition, or less; −∞ without finite rows.
+    """The largest −max_i c_i(y) found over a few points y: a lower estimate of the σ in Slater's condition.
 
-    On one sample of MARGIN_ROWS rows: a batch may be too noisy to show a margin at all. It is the best of a few points, each
-    `move(y, direction, k)` from the one before, with the largest row's subgradient for the direction: how to go there and
-    stay in the set is the caller's matter.
+    It is −∞ without finite rows. The rows are evaluated on one sample of MARGIN_EXAMPLES examples, because an ordinary
+    batch may be too noisy to show any margin. Each point is `move(y, direction, k)` from the previous one, where the
+    direction is a subgradient of the largest row; the caller chooses the step size and keeps the point in the set.
     """
-    sample = oracle.draw(key, MARGIN_ROWS)
+    sample = oracle.draw(key, MARGIN_EXAMPLES)
 
-    def look(k: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def try_point(k: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         y, margin = carry
         rows, pullback = oracle.vjp(y, sample)
         worst = jnp.zeros_like(rows).at[jnp.argmax(rows)].set(1.0)
@@ -207,11 +210,11 @@ def slater_margin(
         new = move(y, pullback(worst), jnp.asarray(k + 1, x.dtype))
         return new, jnp.where(found > margin, found, margin)
 
-    nowhere = jnp.asarray(-jnp.inf, x.dtype)
-    return nowhere if oracle.multipliers.size == 0 else jax.lax.fori_loop(0, rounds, look, (x, nowhere))[1]
+    none = jnp.asarray(-jnp.inf, x.dtype)
+    return none if oracle.multipliers.size == 0 else jax.lax.fori_loop(0, rounds, try_point, (x, none))[1]
 
 
 def _unit(direction: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The direction at length 1; where it is zero, that of all ones."""
+    """The direction scaled to length 1; the vector of equal entries if it is zero."""
     norm = jnp.linalg.norm(direction)
     return jnp.where(norm > 0, direction / positive_or_one(norm), 1.0 / jnp.sqrt(direction.size))

@@ -1,4 +1,4 @@
-"""Averages of sampled gradients and values along a run."""
+"""Momentum and variance reduction: running estimates of gradients and values from samples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from jaxtyping import Array, Float
 def recursive_momentum(
     estimate: Float[Array, " n"], new: Float[Array, " n"], old: Float[Array, " n"], weight: Float[Array, ""]
 ) -> Float[Array, " n"]:
-    """`new + (1 − weight)(estimate − old)`, with new and old the gradients of ONE sample at the new and the old point."""
+    """`new + (1 − weight)(estimate − old)`, with `new` and `old` gradients of one sample at the new and the old point."""
     return new + (1.0 - weight) * (estimate - old)
 
 
 def spider(estimate: Float[Array, ...], new: Float[Array, ...], old: Float[Array, ...]) -> Float[Array, ...]:
-    """`estimate + new − old`: recursive momentum that forgets nothing, to be restarted on large samples (SPIDER)."""
+    """`estimate + new − old`: recursive momentum with weight 0 (SPIDER), for estimates restarted on large samples."""
     return estimate + new - old
 
 
@@ -24,10 +24,10 @@ def first_order_svrg(
     old: Float[Array, " m"],
     old_change: Float[Array, " m"],
 ) -> Float[Array, " m"]:
-    """`full + full_change + new − old − old_change`: values at x from all data at an anchor and ONE sample at both points.
+    """`full + full_change + new − old − old_change`: values at x from all data at an anchor and one sample at both points.
 
-    The changes are J(anchor)(x − anchor), on all data and on the sample: what noise is left is of second order in x − anchor.
-    Without the changes this is SVRG, and that is `spider` with an anchor's full mean for its estimate.
+    The changes are J(anchor)(x − anchor), on all data and on the sample. The remaining noise is of second order in
+    x − anchor. Without the changes this is SVRG, that is `spider` with the full mean at the anchor as its estimate.
     """
     return full + full_change + new - old - old_change
 

@@ -1,4 +1,4 @@
-"""What depends on the step's number alone, and the on-line choice of one iterate among many."""
+"""Step-size schedules, periods, and reservoir sampling of one iterate."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def power(scale: Number, k: Number, exponent: float | Number) -> Number:
 
 
 def log_power(scale: Number, k: Number, exponent: float | Number, inside: Number) -> Number:
-    """`scale · k^exponent / log(inside)`: a power of k, made summable where the power alone just is not."""
+    """`scale · k^exponent / log(inside)`: the logarithm makes sums converge that diverge without it."""
     return scale * k**exponent / jnp.log(inside)
 
 
-def begins(k: Int[Array, ""], period: int | Int[Array, ""]) -> Bool[Array, ""]:
-    """Whether step k, counted from 1, is the first of a period."""
+def starts_period(k: Int[Array, ""], period: int | Int[Array, ""]) -> Bool[Array, ""]:
+    """Whether step k, counted from 1, is the first one of a period."""
     return (k - 1) % period == 0
 
 
 def reservoir_replaces(uniform: Number, weight: Number | float, total: Number) -> Bool[Array, ""]:
-    """Whether the newest iterate takes the place of the one picked so far.
+    """Whether the newest iterate replaces the one picked so far (weighted reservoir sampling).
 
-    With `total` the sum of all weights up to and including this one, and one uniform number for each iterate, what is
-    kept in the end is each iterate with probability weight / Σ weights: no iterate has to be stored but the picked one.
+    `total` is the sum of all weights so far, this one included; `uniform` is a fresh uniform number for each iterate. At the
+    end each iterate is the picked one with probability weight / Σ weights, and only one iterate was ever stored.
     """
     return (weight > 0) & (uniform * total < weight)

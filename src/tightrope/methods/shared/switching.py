@@ -18,7 +18,7 @@ from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ...problems.data import Dataset
 from ..base import Draw, Info
-from .constants import Scales
+from .constants import LocalConstants
 
 FEW_EXAMPLES = 10_000
 """Largest data set that is evaluated in full at every step; for long runs Theorem A.14 of Huang, Lin 2023 asks for more."""
@@ -58,12 +58,12 @@ def switching_subgradient(
     return decision, direction, _cost(oracle, deciding, sample, decision)
 
 
-def default_step_and_tolerance(s: Scales, root: Array | float) -> tuple[Array, Array]:
+def default_step_and_tolerance(s: LocalConstants, root: Array | float) -> tuple[Array, Array]:
     """Step size D/(M · root) and tolerance ½ MD/root, with D the length scale and M the larger gradient norm.
 
     `root` is √steps for constant steps and 1 for steps that shrink like 1/√t themselves.
     """
-    largest = jnp.maximum(s.gradient, s.constraint_gradient)
+    largest = jnp.maximum(s.gradient_norm, s.jacobian_norm)
     return s.length / (largest * root), 0.5 * s.length * largest / root
 
 

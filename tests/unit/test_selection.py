@@ -1,4 +1,4 @@
-"""method=None: which method is chosen, and that the reason is told."""
+"""The method that `method=None` chooses, and the reason it gives."""
 
 from __future__ import annotations
 
@@ -57,15 +57,32 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_structure_decides(case):
+def test_the_structure_of_the_problem_decides(case):
     problem, values, parameters, expected, words = CASES[case]
     method, reason = choose(problem, values, parameters)
     assert type(method).__name__ == expected
     assert words in reason
 
 
-def test_solve_tells_the_reason_in_the_message_and_the_log(caplog):
+def test_solve_gives_the_reason_in_the_message_and_the_log(caplog):
     with caplog.at_level(logging.INFO, logger="tightrope"):
         result = tr.solve(tr.Problem(distance, rows(1)), jnp.zeros(2), steps=20)
     assert "AdaptivePenalty was chosen: a smooth problem with 1 deterministic constraint" in result.message
     assert "1 deterministic constraint" in caplog.text
+
+
+def test_a_name_is_found_whatever_its_case_hyphens_and_underscores():
+    for name in ("SwitchingSubgradient", "switching-subgradient", "switching_subgradient"):
+        assert tr.methods.by_name(name) is tr.methods.SwitchingSubgradient
+
+
+def test_an_unknown_name_gets_the_list_and_the_closest_one():
+    with pytest.raises(ValueError, match=r"one of AdaptivePenalty, .*; did you mean 'SwitchingSubgradient'"):
+        tr.methods.by_name("switching_subgradients")
+    with pytest.raises(TypeError, match="by_name: name must be the name of a method"):
+        tr.methods.by_name(tr.methods.SwitchingSubgradient)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_unknown_hyperparameter_is_named_with_its_method():
+    with pytest.raises(TypeError, match=r"SwitchingSubgradient.*'stepsize'"):
+        tr.methods.SwitchingSubgradient(stepsize=0.1)  # pyright: ignore[reportCallIssue]
