@@ -30,9 +30,12 @@ from .problems.data import Dataset
 from .problems.parameters import Parameters
 from .problems.problem import Problem, cached_on_problem
 from .runs.checkpoint import Checkpoint
-from .runs.loop import Carry, LoopShape, run_steps, start_carry, step_info
+from .runs.fitting import fit
+from .runs.loop import Carry, LoopShape, run_steps
 from .runs.result import Result
+from .runs.run import start_run
 from .runs.solving import solve
+from .runs.stepper import StepperState, start
 from .runs.sweeping import sweep
 
 ROWS, COLUMNS, BATCH = 400, 4, 8
@@ -128,11 +131,11 @@ def _fitted(problem: Problem, method: type[Method], x0: Any) -> tuple[Oracle, Or
     return oracle_for(problem, parameters), oracle_for(problem, parameters, method.accepts.form)
 
 
-def _advance(oracle: Oracle, carry: Carry, steps: Array) -> Carry:
+def _run_whole(oracle: Oracle, run: StepperState, steps: Array) -> Carry:
     """All steps, as the compiled loop takes them."""
-    shape = LoopShape(jax.tree.structure(oracle), jax.tree.structure(carry), lanes=False, records=1)
+    shape = LoopShape(jax.tree.structure(oracle), lanes=False, records=1)
     numbers = jnp.stack([steps, steps + 1])
-    return jax.tree.unflatten(shape.carry, run_steps(shape, oracle.leaves(), jax.tree.leaves(carry), numbers)[0])
+    return run_steps(shape, oracle.leaves(), Carry(run, jnp.bool_(True), {}), numbers)[0]
 
 
 def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS) -> Ran:
@@ -146,7 +149,7 @@ def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS
         return native.f(x, everything), jnp.max(violations, initial=0.0)
 
     def whole(asked: Method, x: Array, key: Array, steps: Array) -> Any:
-        last, finite, _ = _advance(fitted, start_carry(fitted, asked, x, key, steps), steps)
+        last, finite, _ = _run_whole(fitted, start(fitted, asked, x, key, steps), steps)
         points = jnp.stack([x[:n], last.state.x[:n], last.average[:n], last.method.output(last.state)[:n]])
         return last.method, points, jax.lax.map(measure, points), finite
 
@@ -317,16 +320,13 @@ def check_counts(method: type[Method]) -> None:
     original = example(main_kind(method))
     counted = [replace(c, fn=counting(c.fn, "constraint", calls)) for c in original.constraints]
     problem = Problem(counting(_loss, "objective", calls), counted, domain=original.domain, data=original.data)
-    _, fitted = _fitted(problem, method, FLOAT32)
-    given, key, steps = as_arrays(method(), jnp.float32), jax.random.key(0), jnp.int32(STEPS)
-    carry = jax.jit(lambda: start_carry(fitted, given, jnp.asarray(FLOAT32), key, steps))()
+    run = start_run(fit("check_counts", problem, FLOAT32, method(), STEPS), jnp.asarray(FLOAT32), [0], STEPS)
     jax.effects_barrier()
     calls.clear()
-    carry = jax.jit(lambda carry: _advance(fitted, carry, steps))(carry)
+    while run.step < STEPS:
+        run.advance(1)
     jax.effects_barrier()
-    info = step_info(fitted, carry.run)._asdict()
-    found = {name: STEPS * each for name, each in info.items() if isinstance(each, int)}
-    found |= {name: int(count) for name, count in carry.counts.items()}
+    found = run.calls[0]
     made = {
         "objective_gradients": calls["objective derivative"],
         "constraint_values": calls["constraint value"],
@@ -366,7 +366,7 @@ def check_state(method: type[Method]) -> None:
         constraints, domain = KINDS[main_kind(method)](data)
         _, fitted = _fitted(Problem(_loss, constraints, domain=domain, data=data), method, FLOAT32)
         given, x = as_arrays(method(), jnp.float32), jnp.asarray(FLOAT32)
-        state = jax.eval_shape(lambda: start_carry(fitted, given, x, jax.random.key(0), jnp.int32(steps)).run.state)
+        state = jax.eval_shape(lambda: start(fitted, given, x, jax.random.key(0), jnp.int32(steps)).state)
         assert hasattr(state, "x"), "the State must have a field x, the current iterate"
         return sum(leaf.size for leaf in jax.tree.leaves(state))
 

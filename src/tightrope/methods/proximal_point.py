@@ -110,6 +110,9 @@ class ProximalPoint(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return self.inner.roles(oracle)
 
+    def needs_beyond_batches(self, oracle: Oracle) -> str | None:
+        return self.inner.needs_beyond_batches(oracle)
+
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = local_constants(oracle, x, next(iter(draw.samples.values())), draw.key)
         rows = s.jacobian_smoothness if self.constraints == "weakly_convex" else 0.0

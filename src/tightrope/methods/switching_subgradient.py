@@ -149,6 +149,9 @@ class SwitchingSubgradient(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return switching_roles(oracle, self.values, self.value_batch_size)
 
+    def needs_beyond_batches(self, oracle: Oracle) -> str | None:
+        return "values='exact' evaluates the constraints on all data" if self.values == "exact" else None
+
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["subgradient"]
         s = local_constants(oracle, x, sample, draw.key)

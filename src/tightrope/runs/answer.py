@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -22,7 +21,7 @@ from ..oracles.oracle import Oracle
 from ..problems.data import Source
 from ..problems.problem import Problem
 from .fitting import Fitted
-from .loop import one_lane
+from .loop import one_lane, one_method
 from .options import Record, Stop
 from .recording import Recorder, by_lane
 from .result import History, Result, Status
@@ -98,7 +97,8 @@ def answers(run: Run, recorder: Recorder, status: Status, notes: list[str]) -> l
             unbounded=recorder.falls_without_bound(lane),
             multipliers=own[lane],
         )
-        results.append(_result(fitted, candidates, one_lane(state, lane) if run.lanes else state, ending, seed, lane))
+        of_lane, number = (one_lane(state, lane), lane) if run.lanes else (state, None)
+        results.append(_result(fitted, candidates, of_lane, ending, seed, number))
     return results
 
 
@@ -151,7 +151,7 @@ def _result(
         found = "unbounded"
     own = ending.multipliers if output == "method" else None
     success = certificate.verdict == "feasible" and certificate.stationary_within <= candidates.tolerances[1]
-    note, asked = method.note(state.state), fitted.method if lane is None else _lane_of(fitted.method, lane)
+    note, asked = method.note(state.state), fitted.method if lane is None else one_method(fitted.method, lane)
     why = explain(ending.status, found, ending.steps, success, method)
     return Result(
         x=fitted.parameters.unravel(jnp.asarray(x)),
@@ -174,11 +174,6 @@ def _result(
         settings=_settings(method),
         seed=seed,
     )
-
-
-def _lane_of(method: Method, lane: int) -> Method:
-    """The method of one lane; its numbers have a leading axis in a sweep."""
-    return jax.tree.map(lambda a: a[lane] if np.ndim(a) else a, method)
 
 
 def explain(ended: Status, found: str | None, steps: int, success: bool, method: Method) -> str:

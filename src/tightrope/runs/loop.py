@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..methods.base import Info
+from ..methods.base import Info, Method
 from ..oracles.oracle import Oracle
-from .stepper import AXES, Roles, StepperState, draw_samples, start, take_step
+from .stepper import AXES, Roles, StepperState, draw_samples, take_step
 
 BLOCK = 128
 """Steps whose draws are made at once; fewer if they would not fit in BLOCK_BYTES. No result depends on either."""
@@ -43,10 +43,9 @@ class Snapshots(NamedTuple):
 
 
 class LoopShape(NamedTuple):
-    """What is static about a compiled loop: the structures of its arguments, lanes or one run, and room for records."""
+    """What is static about a compiled loop: the structure of the oracle, lanes or one run, and room for records."""
 
     oracle: Any
-    carry: Any
     lanes: bool
     records: int
 
@@ -58,36 +57,17 @@ def block_length(oracle: Oracle, roles: Roles, lanes: int) -> int:
     return max(1, min(BLOCK, BLOCK_BYTES // (size * lanes)))
 
 
-def start_carry(oracle: Oracle, method: Any, x: Float[Array, " n"], key: Array, steps: Int[Array, ""]) -> Carry:
-    """The carry before step 1."""
-    run = start(oracle, method, x, key, steps)
-    counts = {
-        name: jnp.int32(0) for name, count in step_info(oracle, run)._asdict().items() if not isinstance(count, int)
-    }
-    return Carry(run, jnp.bool_(True), counts)
-
-
-def step_info(oracle: Oracle, run: StepperState) -> Info:
-    """The Info of a step: Python ints for counts that never vary, shapes for those that do."""
-
-    def info() -> Info:
-        drawn = draw_samples(oracle, run.method.roles(oracle), run.key, run.k)
-        return take_step(oracle, run, *drawn)[1]
-
-    return eqx.filter_eval_shape(info)
-
-
 def run_steps(
-    shape: LoopShape, oracle_leaves: list[Array], carry_leaves: list[Array], numbers: Int[Array, " 2"]
-) -> tuple[list[Array], Snapshots]:
-    """Steps up to number `last`, or up to the first whose iterate is not finite.
+    shape: LoopShape, oracle_leaves: list[Array], carry: Carry, numbers: Int[Array, " 2"]
+) -> tuple[Carry, Snapshots]:
+    """Steps up to number `last`, or up to the first whose iterate is not finite; counts begin at zero.
 
-    `numbers` are the last step, and how many steps lie between two records. At each record a snapshot is
-    kept; there is room for `shape.records` of them. With lanes, the carry has a leading axis (but for the step number and the horizon): a
-    run that diverges keeps its last finite state while the others go on. Arguments are flat lists, because taking pytrees
-    of modules apart costs more than the call itself.
+    `numbers` are the last step, and how many steps lie between two records. At each record a snapshot is kept; there is
+    room for `shape.records` of them. With lanes, the carry has a leading axis (but for the step number and the horizon): a
+    run that diverges keeps its last finite state while the others go on.
     """
-    oracle, carry = jax.tree.unflatten(shape.oracle, oracle_leaves), jax.tree.unflatten(shape.carry, carry_leaves)
+    oracle = jax.tree.unflatten(shape.oracle, oracle_leaves)
+    carry = carry._replace(counts=jax.tree.map(jnp.zeros_like, carry.counts))
     last, every = numbers
     first, roles = carry.run.k, carry.run.method.roles(oracle)
     length = block_length(oracle, roles, carry.finite.size)
@@ -118,14 +98,18 @@ def run_steps(
         return jax.lax.while_loop(lambda carried: _goes_on(carried[0], end), stretch, carried)
 
     begin = carry, _room(carry, shape.records)
-    carry, snapshots = jax.lax.while_loop(lambda carried: _goes_on(carried[0], last), block, begin)
-    return jax.tree.leaves(carry), snapshots
+    return jax.lax.while_loop(lambda carried: _goes_on(carried[0], last), block, begin)
+
+
+def one_method(methods: Method, lane: int) -> Method:
+    """The method of one lane."""
+    return jax.tree.map(lambda a: a[lane], methods)
 
 
 def one_lane(run: StepperState, lane: int) -> StepperState:
     """The state of one lane."""
-    method, state, average, key = jax.tree.map(lambda a: a[lane], (run.method, run.state, run.average, run.key))
-    return replace(run, method=method, state=state, average=average, key=key)
+    state, average, key = jax.tree.map(lambda a: a[lane], (run.state, run.average, run.key))
+    return replace(run, method=one_method(run.method, lane), state=state, average=average, key=key)
 
 
 def _goes_on(carry: Carry, end: Int[Array, ""]) -> Bool[Array, ""]:

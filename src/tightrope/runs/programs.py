@@ -10,15 +10,17 @@ import time
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
-from ..methods.base import Method
+from ..methods.base import Draw, Info, Method
 from ..oracles.oracle import Oracle
 from ..problems.problem import cached_on_problem
 from .fitting import Fitted
-from .loop import Carry, LoopShape, one_lane, run_steps, start_carry, step_info
-from .stepper import AXES, StepperState
+from .loop import LoopShape, run_steps
+from .stepper import AXES, StepperState, draw_samples, start
 
 
 class RunPrograms:
@@ -28,10 +30,10 @@ class RunPrograms:
         self._oracle, self._lanes = jax.tree.structure(oracle), lanes
         self._start = jax.jit(partial(_start, self._oracle, lanes))
         self.output = jax.jit(partial(_output, self._oracle, lanes))
-        self._loops: dict[LoopShape, Any] = {}
+        self._loops: dict[int, Any] = {}
 
-    def timed_start(self, *arguments: Any) -> tuple[Carry, float]:
-        """The carry before step 1, and the seconds that took: of a second call, if the first one compiled."""
+    def timed_start(self, *arguments: Any) -> tuple[StepperState, float]:
+        """The state before step 1, and the seconds that took: of a second call, if the first one compiled."""
 
         def timed() -> tuple[Any, float]:
             began = time.perf_counter()
@@ -42,19 +44,20 @@ class RunPrograms:
         compiles = self._start._cache_size() > compiled  # pyright: ignore[reportAttributeAccessIssue]
         return timed() if compiles else (started, seconds)
 
-    def loop(self, carry: Carry, records: int) -> Any:
-        """The compiled loop for a carry of this structure, with room for this many records in a call."""
-        shape = LoopShape(self._oracle, jax.tree.structure(carry), self._lanes, records)
-        return self._loops.setdefault(shape, jax.jit(partial(run_steps, shape)))
+    def loop(self, records: int) -> Any:
+        """The compiled loop with room for this many records in a call."""
+        shape = LoopShape(self._oracle, self._lanes, records)
+        return self._loops.setdefault(records, jax.jit(partial(run_steps, shape)))
 
 
-def _start(oracle: Any, lanes: bool, leaves: list[Array], method: Method, x: Array, key: Array, steps: Array) -> Carry:
-    begin = partial(start_carry, jax.tree.unflatten(oracle, leaves))
+def _start(
+    oracle: Any, lanes: bool, leaves: list[Array], method: Method, x: Array, key: Array, steps: Array
+) -> StepperState:
+    whole = jax.tree.unflatten(oracle, leaves)
     if not lanes:
-        return begin(method, x, key, steps)
-    parameters = jax.tree.unflatten(oracle, leaves).parameters
-    axes = Carry(StepperState(**AXES, parameters=parameters), 0, 0)  # pyright: ignore[reportArgumentType]
-    return jax.vmap(begin, in_axes=(0, None, 0, None), out_axes=axes)(method, x, key, steps)
+        return start(whole, method, x, key, steps)
+    axes = StepperState(**AXES, parameters=whole.parameters)  # pyright: ignore[reportArgumentType]
+    return jax.vmap(partial(start, whole), in_axes=(0, None, 0, None), out_axes=axes)(method, x, key, steps)
 
 
 def _output(oracle: Any, lanes: bool, leaves: list[Array], method: Method, state: Any) -> tuple[Array, Array | None]:
@@ -74,12 +77,14 @@ def run_programs_for(fitted: Fitted, lanes: bool) -> RunPrograms:
     return cached_on_problem(fitted.problem, key, lambda: RunPrograms(fitted.oracle, lanes))
 
 
-def constant_counts(fitted: Fitted, carry: Carry, lanes: bool) -> dict[str, int]:
-    """The counts of a step's Info that never vary."""
+def step_info(fitted: Fitted, method: Method) -> Info:
+    """The Info of a step: Python ints for counts that never vary, shapes for those that do."""
 
-    def count() -> dict[str, int]:
-        info = step_info(fitted.oracle, one_lane(carry.run, 0) if lanes else carry.run)
-        return {name: each for name, each in info._asdict().items() if isinstance(each, int)}
+    def info() -> Info:
+        oracle, key, k = fitted.oracle, jax.random.key(0), jnp.int32(1)
+        run = start(oracle, method, fitted.parameters.start, key, k)
+        draw = Draw(*draw_samples(oracle, run.method.roles(oracle), key, k), key, k, k)
+        return run.method.step(oracle, run.state, draw)[1]
 
-    key = ("counts", fitted.parameters.key, jax.tree.structure(carry.run.method), lanes)
-    return cached_on_problem(fitted.problem, key, count)
+    key = ("info", fitted.parameters.key, jax.tree.structure(method))
+    return cached_on_problem(fitted.problem, key, partial(eqx.filter_eval_shape, info))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +17,8 @@ from jaxtyping import Array, Float
 
 from ..methods.base import Info, as_arrays
 from .fitting import Fitted
-from .loop import Carry, Snapshots
-from .programs import RunPrograms, constant_counts, run_programs_for
+from .loop import Carry, Snapshots, one_method
+from .programs import RunPrograms, run_programs_for, step_info
 
 CHUNK_SECONDS = 0.5
 """A chunk is meant to take this long, so that Ctrl-C is answered within a second."""
@@ -55,6 +56,8 @@ class Run:
     seconds: float
     """Time of the start and of all chunks, without compilation and evaluation."""
     calls: list[dict[str, int]]
+    each_step: dict[str, int]
+    """The calls of a step that never vary."""
     step: int = 0
     """Steps taken."""
     chunk: int = FIRST_CHUNK
@@ -65,13 +68,14 @@ class Run:
         """One chunk: about CHUNK_SECONDS and at most this many records."""
         before, first = self.carry, self.step
         last = min((first // self.every + records) * self.every, self.fitted.steps, first + self.chunk)
+        loop = partial(self.programs.loop(self.room), self.leaves, before)
         began = time.perf_counter()
-        snapshots = self._loop_to(last)
+        self.carry, snapshots = jax.block_until_ready(loop(np.array([last, self.every], np.int32)))
         took = time.perf_counter() - began
         self.chunk = max(1, min(self.chunk * GROWTH, int(CHUNK_SECONDS * (last - first) / max(took, 1e-9))))
         if not self.lanes and not bool(self.carry.finite):
-            self.diverged, last_finite, self.carry = True, int(self.carry.run.k) - 1, before
-            snapshots = self._loop_to(last_finite)  # the same steps again, up to the last finite one
+            self.diverged, last_finite = True, int(self.carry.run.k) - 1
+            self.carry, snapshots = loop(np.array([last_finite, self.every], np.int32))  # the same steps again
         self.step = int(self.carry.run.k)
         points = self._points_of_chunk(first, took, jax.device_get(snapshots))
         self.seconds += took
@@ -79,10 +83,6 @@ class Run:
         if self.step == self.fitted.steps and self.step % self.every and not self.diverged:
             points.append(self.now())
         return points
-
-    def compile(self) -> None:
-        """Compile the loop, so that compilation is not timed: a chunk of no steps."""
-        self._loop_to(self.step)
 
     def now(self) -> RecordPoint:
         """The run as it is."""
@@ -119,14 +119,6 @@ class Run:
 
     # ------------------------------------------------------------------ parts of a chunk
 
-    def _loop_to(self, last: int) -> Snapshots:
-        carry, structure = jax.tree.flatten(self.carry._replace(counts=jax.tree.map(jnp.zeros_like, self.carry.counts)))
-        numbers = np.array([last, self.every], np.int32)
-        loop = self.programs.loop(self.carry, self.room)
-        carry, snapshots = jax.block_until_ready(loop(self.leaves, carry, numbers))
-        self.carry = jax.tree.unflatten(structure, carry)
-        return snapshots
-
     def _points_of_chunk(self, first: int, took: float, snapshots: Snapshots) -> list[RecordPoint]:
         """The records of a chunk; the time within it is shared out evenly."""
         before, found = first // self.every, []
@@ -140,9 +132,11 @@ class Run:
 
     def _calls_after(self, steps: int, varying: dict[str, Any]) -> list[dict[str, int]]:
         """The calls of every lane, this many steps after the last chunk; `varying` are the counts that differ."""
-        each = constant_counts(self.fitted, self.carry, self.lanes)
         return [
-            {name: n + steps * each.get(name, 0) + self._lane(varying.get(name, 0), i) for name, n in calls.items()}
+            {
+                name: n + steps * self.each_step.get(name, 0) + self._lane(varying.get(name, 0), i)
+                for name, n in calls.items()
+            }
             for i, calls in enumerate(self.calls)
         ]
 
@@ -158,9 +152,23 @@ def start_run(fitted: Fitted, x: Float[Array, " n"], seeds: list[int], every: in
     programs, leaves = run_programs_for(fitted, lanes), fitted.oracle.leaves()
     key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
     method = as_arrays(fitted.method, fitted.parameters.dtype)
-    carry, seconds = programs.timed_start(leaves, method, x, key, np.int32(fitted.steps))
-    room = max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * carry.run.average.size)))
-    calls = [dict.fromkeys(Info._fields, 0) for _ in seeds]
-    run = Run(fitted, seeds, lanes, programs, leaves, carry, every, room, seconds, calls)
-    run.compile()
-    return run
+    info = step_info(fitted, one_method(method, 0) if lanes else method)._asdict()
+    state, seconds = programs.timed_start(leaves, method, x, key, np.int32(fitted.steps))
+    finite = jnp.ones(len(seeds) if lanes else (), bool)
+    counts = {name: jnp.zeros_like(finite, jnp.int32) for name, count in info.items() if not isinstance(count, int)}
+    carry = Carry(state, finite, counts)
+    room = max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * state.average.size)))
+    programs.loop(room)(leaves, carry, np.array([0, every], np.int32))  # no step: compiles, so that this is not timed
+    return Run(
+        fitted=fitted,
+        seeds=seeds,
+        lanes=lanes,
+        programs=programs,
+        leaves=leaves,
+        carry=carry,
+        every=every,
+        room=room,
+        seconds=seconds,
+        calls=[dict.fromkeys(Info._fields, 0) for _ in seeds],
+        each_step={name: count for name, count in info.items() if isinstance(count, int)},
+    )

@@ -159,6 +159,9 @@ class ExactPenalty(Method):
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return sample_roles(resolve_setting(self.setting, oracle), oracle)
 
+    def needs_beyond_batches(self, oracle: Oracle) -> str | None:
+        return "its estimates are restarted on all data or on large samples" if oracle.sources else None
+
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         s = local_constants(oracle, x, draw.samples["gradient"], draw.key)
         jacobian = s.jacobian_norm + s.length * s.jacobian_smoothness
