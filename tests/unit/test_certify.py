@@ -15,8 +15,9 @@ from conftest import fair_problem, loss, parity, points
 from tightrope.certificates import judging
 from tightrope.certificates.evaluation import stationarity
 from tightrope.certificates.intervals import student_width
-from tightrope.certificates.measurement import _response
-from tightrope.certificates.proximal import ENOUGH, simplex_quadratic
+from tightrope.certificates.measurement import sensitivity
+from tightrope.certificates.proximal import RELATIVE_ERROR
+from tightrope.numerics.simplex_quadratic import simplex_quadratic
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
 
@@ -84,7 +85,7 @@ def test_the_verdict_follows_from_the_intervals(x, verdict):
 
 
 def test_data_too_large_for_a_full_pass_is_sampled(monkeypatch):
-    monkeypatch.setattr(judging, "FULL_PASS", 100)
+    monkeypatch.setattr(judging, "MAX_FULL_PASS", 100)
     source = tr.Dataset(points(), batch_size=16)
     problem = tr.Problem(loss, data=source)
     w = jnp.array([0.5, -0.2, 0.1, 1.0])
@@ -202,9 +203,9 @@ def test_a_sample_range_turns_the_interval_into_a_bound_and_only_there():
 
 
 def test_values_outside_their_sample_range_are_an_error_that_names_the_constraint_and_the_value():
-    with pytest.raises(ValueError, match=r"'coins' is 1 on a single row.*sample_range"):
+    with pytest.raises(ValueError, match=r"'coins' is 1 on a single example.*sample_range"):
         tr.certify(coin_problem(0.0, (1.0, 1.0, 0.9)), jnp.array([1.0, 0.5]))
-    with pytest.raises(ValueError, match=r"'coins' is 2 on a single row"):
+    with pytest.raises(ValueError, match=r"'coins' is 2 on a single example"):
         tr.certify(coin_problem(0.0, 1.0), jnp.array([2.0, 0.5]))
 
 
@@ -219,12 +220,12 @@ def test_a_function_that_is_no_mean_over_rows_gets_no_bound():
         return jnp.sum(batch[:, 2]) / jnp.maximum(jnp.sum(batch[:, 1]), 1.0) * x[0]
 
     problem = tr.Problem(jnp.sum, tr.at_most(ratio, 10.0, data=COINS, sample_range=(0.0, 1.0)))
-    with pytest.raises(ValueError, match="'ratio' is not a mean over the rows"):
+    with pytest.raises(ValueError, match="'ratio' is not a mean over the examples"):
         tr.certify(problem, jnp.ones(2))
 
 
 def test_a_run_whose_answer_leaves_the_range_ends_with_a_warning_and_not_without_its_answer():
-    with pytest.warns(UserWarning, match=r"'coins' is .* on a single row.*asymptotic instead"):
+    with pytest.warns(UserWarning, match=r"'coins' is .* on a single example.*asymptotic instead"):
         result = tr.solve(coin_problem(0.0, 0.5), jnp.ones(2), steps=10)
     assert result.certificate.violation["coins"].kind == "asymptotic"
 
@@ -324,7 +325,7 @@ def test_first_order_changes_of_stationarity_and_products_are_those_of_the_multi
             jacobian[1:] *= -np.sign(jacobian[1:] @ gradient)[:, None]  # both inequalities are pushed against
             rows = np.array([0.0, -0.7, -0.2])
             multipliers, residual = stationarity(oracle, x, *map(jnp.asarray, (gradient, rows, jacobian)))
-            products, moved = _response(oracle, x, gradient, rows, jacobian, multipliers, residual)
+            products, moved = sensitivity(oracle, x, gradient, rows, jacobian, multipliers, residual)
             free = oracle.equality | (multipliers > 0)
             assert np.allclose(products[free], (multipliers * np.abs(rows))[free], atol=1e-9)
             dg, dj, dc = (1e-5 * rng.normal(size=shape) for shape in ((5,), (3, 5), (3,)))
@@ -368,10 +369,50 @@ def test_a_number_of_samples_compiles_nothing_new_and_intervals_shrink_with_its_
     assert 3.0 < widths[0] / widths[1] < 6.0  # 4, and Student's t of 16 batches
 
 
-@pytest.mark.parametrize(("samples", "error"), [(0, ValueError), (1e5, TypeError), (True, TypeError)])
-def test_a_wrong_number_of_samples_is_refused(samples, error):
-    with pytest.raises(error, match="certify: samples must be a positive integer"):
-        tr.certify(noisy_problem(), jnp.zeros(2), samples=samples)
+# ---- arguments and multipliers -----------------------------------------------------------------------------------------
+
+WRONG_ARGUMENTS = {
+    "problem": ({"problem": "p"}, TypeError, "problem must be a tightrope.Problem, got str"),
+    "integers": ({"x": [1, 2]}, TypeError, r"x\[0\] has dtype int"),
+    "no parameters": ({"x": ()}, ValueError, "x has no parameters"),
+    "NaN": ({"x": jnp.array([1.0, np.nan])}, ValueError, "x contains NaN"),
+    "arrays for data": ({"data": np.zeros((4, 2))}, TypeError, "data must be a tightrope.Dataset"),
+    "batches for data": ({"data": tr.Batches(like=np.zeros((4, 2)))}, ValueError, "data is missing.*Batches"),
+    "negative seed": ({"seed": -1}, ValueError, r"seed must be between 0 and 2\*\*32 - 1, got -1"),
+    "seed that is no integer": ({"seed": 1.5}, TypeError, "seed must be an integer, got 1.5"),
+    "seed too large": ({"seed": 2**32}, ValueError, "seed must be between"),
+    "negative tolerance": ({"tolerance": -1.0}, ValueError, "tolerance must be ≥ 0 and finite, got -1.0"),
+    "tolerance that is no number": ({"tolerance": "0"}, TypeError, "tolerance must be a number, got '0'"),
+    "confidence of 1": ({"confidence": 1.0}, ValueError, "confidence must be > 0 and < 1, got 1.0"),
+    "no samples": ({"samples": 0}, ValueError, "samples must be a positive integer"),
+    "samples that are no integer": ({"samples": 1e5}, TypeError, "samples must be a positive integer"),
+    "samples that are a flag": ({"samples": True}, TypeError, "samples must be a positive integer"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ARGUMENTS)
+def test_wrong_arguments_are_refused_by_name(wrong):
+    change, error, words = WRONG_ARGUMENTS[wrong]
+    arguments = {"problem": noisy_problem(), "x": jnp.zeros(2)} | change
+    with pytest.raises(error, match=f"certify: {words}"):
+        tr.certify(**arguments)
+
+
+def test_multipliers_have_the_shapes_that_the_constraint_functions_return():
+    problem = tr.Problem(
+        lambda x: jnp.sum((x - 1.0) ** 2),
+        [
+            tr.at_most(lambda x: x[0], 0.5, name="scalar"),
+            tr.at_least(lambda x: -x[1:2], -0.5, name="vector of one"),
+            tr.equals(lambda x: x[2:], 0.5, name="vector"),
+        ],
+    )
+    x, expected = jnp.full(4, 0.5), {"scalar": 1.0, "vector of one": np.ones(1), "vector": np.ones(2)}
+    for found in (tr.certify(problem, x).multipliers, tr.solve(problem, x, steps=2).multipliers):
+        assert isinstance(found["scalar"], float)
+        assert {name: np.shape(m) for name, m in found.items()} == {name: np.shape(m) for name, m in expected.items()}
+        for name, multipliers in expected.items():
+            np.testing.assert_allclose(found[name], multipliers, atol=1e-3)
 
 
 # ---- near-stationarity -------------------------------------------------------------------------------------------------
@@ -410,7 +451,7 @@ def test_near_stationarity_is_the_distance_to_the_proximal_solution_and_zero_at_
         assert truth <= near.high
         exactly = name == "weighted_medians"
         assert near.kind == ("bound" if exactly else "asymptotic")
-        assert near.value == pytest.approx(truth, rel=2 * ENOUGH, abs=1e-5 if exactly else 0.01)
+        assert near.value == pytest.approx(truth, rel=2 * RELATIVE_ERROR, abs=1e-5 if exactly else 0.01)
         assert near.high - near.low < 0.01 * np.linalg.norm(x) + 0.02
     assert "near-stationarity" in str(c)
 

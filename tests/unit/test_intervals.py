@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tightrope.certificates.intervals import bounded_mean, outside, place_bet, rows_to_decide, student_width
+from tightrope.certificates.intervals import (
+    bounded_mean,
+    examples_to_decide,
+    place_bet,
+    student_width,
+    violation_interval,
+)
 
 SHARES = st.lists(st.floats(0.0, 1.0, width=32), min_size=4, max_size=40)
 RISKS = st.floats(1e-6, 0.5)
@@ -106,16 +112,16 @@ def test_students_width_is_that_of_the_t_distribution_also_for_tiny_risks():
 @settings(max_examples=200)
 def test_outside_brackets_the_excess_of_every_number_in_the_interval(low, width, least, room, share):
     high, greatest = low + width, least + room
-    nearest, farthest = outside(low, high, least, greatest)
+    nearest, farthest = violation_interval(low, high, least, greatest)
     inside = low + share * width
     excess = max(least - inside, inside - greatest, 0.0)
     assert nearest - 1e-12 <= excess <= farthest + 1e-12
     assert 0.0 <= nearest <= farthest
 
 
-def test_rows_to_decide_ask_for_the_hardest_entry_or_for_the_clearest_violation():
+def test_examples_to_decide_ask_for_the_hardest_entry_or_for_the_clearest_violation():
     reach = np.array([0.1, 0.1])
-    assert rows_to_decide(np.array([-0.05, -0.02]), reach, 0.0, 100) == 2 * 100 * 25 - 100
-    assert rows_to_decide(np.array([0.05, 0.02]), reach, 0.0, 100) == 2 * 100 * 4 - 100
-    assert rows_to_decide(np.array([0.05, -0.001]), reach, 0.0, 100) == 2 * 100 * 4 - 100
-    assert rows_to_decide(np.zeros(1), np.ones(1), 0.0, 100) > 1e10  # at the tolerance itself no number would do
+    assert examples_to_decide(np.array([-0.05, -0.02]), reach, 0.0, 100) == 2 * 100 * 25 - 100
+    assert examples_to_decide(np.array([0.05, 0.02]), reach, 0.0, 100) == 2 * 100 * 4 - 100
+    assert examples_to_decide(np.array([0.05, -0.001]), reach, 0.0, 100) == 2 * 100 * 4 - 100
+    assert examples_to_decide(np.zeros(1), np.ones(1), 0.0, 100) > 1e10  # at the tolerance itself no number would do

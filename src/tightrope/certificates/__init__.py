@@ -1,1 +1,1 @@
-"""Judging a point: evaluation, intervals and certificates."""
+"""Certificates of points: evaluation, confidence intervals and verdicts."""

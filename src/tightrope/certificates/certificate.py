@@ -1,4 +1,4 @@
-"""What a certificate says: numbers with intervals, and a verdict."""
+"""The certificate of a point: estimates with intervals, and a verdict."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ class Estimate(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """What is known about a point; the intervals hold jointly at the confidence asked for.
+    """Estimates of all quantities at a point; the intervals hold jointly with probability `confidence`.
 
     Attributes:
         objective: E objective(x).
-        violation: for each constraint by name, how far it is outside its bounds.
+        violation: for each constraint by name, the distance outside its bounds.
         stationarity: distance of ∇F + Jᵀλ to −N_X(x), with least-squares multipliers, λ ≥ 0 for inequalities.
         complementarity: the largest |λ_i g_i| over the inequalities.
-        multipliers: the multipliers of `stationarity`, by name.
+        multipliers: the multipliers of `stationarity`, by name: a float for a constraint function that returns a scalar, an
+            array for one that returns a vector, even of length 1.
         verdict: 'feasible', 'infeasible' or 'undecided' at `tolerance`.
-        tolerance: the violation that counts as none.
+        tolerance: the largest violation that counts as feasible.
         confidence: the probability with which all intervals hold.
-        samples: rows used.
-        more_samples: about how many more rows of each source that is sampled would decide; None where no more are needed.
-        near_stationarity: the distance of x to the solution of the proximal problem at x, for problems that are not smooth;
-            None for others, for sets that cannot project, for Jacobians too large to be formed, and where a number at x is
-            not finite.
+        samples: the number of examples used.
+        more_samples: the approximate number of additional examples, from each source that is sampled, that would decide; None
+            if no more are needed.
+        near_stationarity: the distance from x to the solution of the proximal problem at x, for non-smooth problems. None for
+            smooth problems, for sets that cannot project, for Jacobians too large to form, and if a number at x is not
+            finite.
         proximal_weight: the weight ρ̂ of that problem's proximal term.
     """
 
@@ -69,32 +71,32 @@ class Certificate(NamedTuple):
 
     @property
     def stationary_within(self) -> float:
-        """What the distance from stationarity is at most: for problems with kinks, of a point near by (paper 4)."""
+        """An upper bound of the distance from stationarity; for non-smooth problems, that of a nearby point (paper 4)."""
         if self.near_stationarity is None or self.proximal_weight is None:
             return self.stationarity.high
         return self.near_stationarity.high * self.proximal_weight
 
     @property
     def largest_violation(self) -> Estimate:
-        """The violation of the constraint that is violated most; zero where there is none."""
+        """The violation of the most violated constraint; zero without constraints."""
         return max(self.violation.values(), key=lambda e: e.value, default=Estimate(0.0, 0.0, 0.0, "exact"))
 
     @property
     def decision(self) -> str:
-        """The verdict for people, with what would decide it."""
+        """The verdict in words, with the number of samples that would decide it."""
         more = "" if self.more_samples is None else f"; about {_rounded(self.more_samples)} more samples would decide"
         return f"{self.verdict} at tolerance {self.tolerance:.3g}{more}"
 
     def __str__(self) -> str:
-        rows = {"objective": str(self.objective)}
-        rows |= {f"violation of {name}": str(estimate) for name, estimate in self.violation.items()}
-        rows |= {"stationarity": str(self.stationarity), "complementarity": str(self.complementarity)}
+        lines = {"objective": str(self.objective)}
+        lines |= {f"violation of {name}": str(estimate) for name, estimate in self.violation.items()}
+        lines |= {"stationarity": str(self.stationarity), "complementarity": str(self.complementarity)}
         if self.near_stationarity is not None:
-            rows["near-stationarity"] = f"{self.near_stationarity}  (proximal weight {self.proximal_weight:.3g})"
-        width = max(map(len, rows))
-        return "\n".join([self.decision, *(f"  {label.ljust(width)}  {value}" for label, value in rows.items())])
+            lines["near-stationarity"] = f"{self.near_stationarity}  (proximal weight {self.proximal_weight:.3g})"
+        width = max(map(len, lines))
+        return "\n".join([self.decision, *(f"  {label.ljust(width)}  {value}" for label, value in lines.items())])
 
 
-def _rounded(rows: int) -> str:
-    """A number of rows to two digits: 3,200,000, or 3.2e+09."""
-    return f"{int(float(f'{rows:.2g}')):,}" if rows < 10**9 else f"{rows:.2g}"
+def _rounded(count: int) -> str:
+    """A count to two digits: 3,200,000, or 3.2e+09."""
+    return f"{int(float(f'{count:.2g}')):,}" if count < 10**9 else f"{count:.2g}"

@@ -1,6 +1,6 @@
-"""What is measured at a point: objective, violation, stationarity and multipliers, of the original problem.
+"""Evaluation of a point of the original problem: objective, violations, stationarity and multipliers.
 
-Evaluation uses samples of its own. It is neither counted nor timed.
+Evaluation draws its own samples. It is neither counted nor timed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ..numerics.products import Linear, kkt_multipliers_by_products, linearize
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, Source, Span
 
-EVALUATION_ROWS = 8192
-"""Rows of the evaluation sample; data with no more are used whole."""
-
-
+EVALUATION_EXAMPLES = 8192
+"""The size of the evaluation sample; smaller data is used whole."""
 RECORD_PRODUCTS, CERTIFICATE_PRODUCTS = 50, 500
-"""Products with a Jacobian too large to be formed from which multipliers are found."""
+"""Products from which multipliers are computed if the Jacobian is too large to form."""
+GROSS_VIOLATION = 100.0
+"""A violation above this multiple of the tolerance is worse than any objective."""
 
 
 class Evaluation(NamedTuple):
-    """Measurements at a point, on one sample; violations and multipliers have one entry for each raw value."""
+    """Measurements at a point, on one sample; violations and multipliers have one entry per raw value."""
 
     objective: Any
     violations: Any
@@ -39,42 +39,42 @@ class Evaluation(NamedTuple):
     gradient_norm: Any
 
 
-def rows_for_records(source: Source) -> int:
-    """How many rows of a source records are evaluated on."""
-    return min(source.size, EVALUATION_ROWS) if isinstance(source, Dataset) else EVALUATION_ROWS
+def examples_for_records(source: Source) -> int:
+    """The number of examples of a source on which records are evaluated."""
+    return min(source.size, EVALUATION_EXAMPLES) if isinstance(source, Dataset) else EVALUATION_EXAMPLES
 
 
 def evaluation_data(oracle: Oracle) -> tuple[Oracle, Sample]:
-    """The oracle with the rows that records are evaluated on for its data, and all of them as a sample.
+    """Return the oracle with the examples of records as its data, and the sample of all of them.
 
-    All rows where they are few, else some that no seed changes: gathered once, here.
+    These are all examples of small data. Of larger data they are a fixed choice, the same for every seed, gathered here once.
     """
     rng = np.random.default_rng(0)
 
-    def rows(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
-        if not isinstance(source, Dataset) or source.size <= EVALUATION_ROWS:
+    def gather(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
+        if not isinstance(source, Dataset) or source.size <= EVALUATION_EXAMPLES:
             return arrays
-        return source.batch(arrays, np.sort(rng.choice(source.size, EVALUATION_ROWS, replace=False)))
+        return source.batch(arrays, np.sort(rng.choice(source.size, EVALUATION_EXAMPLES, replace=False)))
 
     def sample(source: Source) -> PyTree[Array]:
         if isinstance(source, Dataset):
-            return Span(0, rows_for_records(source))
-        return source.draw(jax.random.key(rng.integers(2**31)), rows_for_records(source))
+            return Span(0, examples_for_records(source))
+        return source.draw(jax.random.key(rng.integers(2**31)), examples_for_records(source))
 
     samples = tuple(sample(source) for source in oracle.sources)
-    return replace(oracle, data=tuple(map(rows, oracle.sources, oracle.data))), samples
+    return replace(oracle, data=tuple(map(gather, oracle.sources, oracle.data))), samples
 
 
 def raw_violations(oracle: Oracle, rows: Float[Array, " rows"]) -> Float[Array, " raw"]:
-    """How far each raw value is outside its bounds: |c| for equalities, max(g, 0) for inequalities."""
+    """The distance of each raw value outside its bounds: |c| for equalities, max(g, 0) for inequalities."""
     size = jnp.where(oracle.equality, jnp.abs(rows), jnp.maximum(rows, 0.0))
     return jnp.zeros(oracle.rows.raw_size, size.dtype).at[np.array(oracle.rows.index, int)].max(size)
 
 
 def evaluate(oracle: Oracle, x: Float[Array, " n"], sample: Sample, products: Int[Array, ""]) -> Evaluation:
-    """Measure the point x of the original problem (an oracle in native form).
+    """Evaluate the point x of an oracle in native form.
 
-    Multipliers come from at most so many products with the Jacobian where that is too large to be formed.
+    `products` is the most products with the Jacobian from which multipliers are computed if it is too large to form.
     """
     if oracle.large_jacobian:
         objective, gradient = oracle.value_and_grad(x, sample)
@@ -103,7 +103,7 @@ def complementarity(
 def stationarity(
     oracle: Oracle, x: Float[Array, " n"], gradient: Float[Array, " n"], rows: Array, jacobian: Array
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """Least-squares multipliers, and the part of ∇F + Jᵀλ that the normal cone of X cannot cancel."""
+    """Return least-squares multipliers, and the part of ∇F + Jᵀλ that the normal cone of X cannot cancel."""
     cone = None if isinstance(oracle.domain, Reals) else lambda v: oracle.project_normal_cone(x, v)
     equality = oracle.equality
     return kkt_multipliers(gradient, jacobian, rows, equality, cone, only_equalities=bool(equality.all()))
@@ -117,53 +117,52 @@ def stationarity_by_products(
     jacobian: Linear,
     products: Int[Array, ""] | int,
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """`stationarity` of a Jacobian that is not formed."""
+    """`stationarity` for a Jacobian that is not formed."""
     cone = None if isinstance(oracle.domain, Reals) else lambda v: oracle.project_normal_cone(x, v)
     return kkt_multipliers_by_products(gradient, jacobian, rows, jnp.asarray(oracle.equality), cone, products)
 
 
-def largest(violations: Float[np.ndarray, " raw"]) -> float:
+def largest_violation(violations: Float[np.ndarray, " raw"]) -> float:
     """The largest violation; 0 without constraints."""
     return float(np.max(violations, initial=0.0))
 
 
 def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"]) -> float:
-    """The exact penalty function F + 2 Σ weights · violation; ∞ where it is not finite.
+    """The exact penalty function F + 2 Σ weights · violation; ∞ if it is not finite.
 
-    With weights as large as the multipliers of a solution, no other point of a convex problem has a smaller one.
+    If the weights are at least the multipliers of a solution, that solution minimizes it in a convex problem.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         value = float(objective + 2.0 * weights @ violations)
     return value if math.isfinite(value) else math.inf
 
 
-GROSS = 100.0
-"""A violation of so many times the tolerance is worse than any objective."""
-
-
 def rank_key(
     objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"], tolerance: float
 ) -> tuple[bool, float]:
-    """What points are compared by: whether one is grossly infeasible, or not finite, then its merit.
+    """The key that ranks points, less is better: whether the point is grossly infeasible or not finite, then its merit.
 
-    The merit alone is not enough: far from a solution of a problem that is not convex no weights are known to be large enough.
+    The merit alone is not enough: far from a solution of a non-convex problem, no weights are known to be large enough.
     """
     value = merit(objective, violations, weights)
-    return not (largest(violations) <= GROSS * tolerance and math.isfinite(value)), value
+    acceptable = largest_violation(violations) <= GROSS_VIOLATION * tolerance and math.isfinite(value)
+    return not acceptable, value
 
 
-def choose(
+def choose_candidate(
     evaluations: list[Evaluation], weights: Float[np.ndarray, " raw"], tolerance: float, first_objective: float
 ) -> int:
-    """The candidate with the best standing; among those as good to a thousandth of the progress, the most feasible (to the
-    tolerance) and then the most stationary.
+    """Return the index of the best candidate.
+
+    Among the candidates within a thousandth of the progress of the best rank, it is the most feasible (to the tolerance) and
+    then the most stationary one.
     """
-    standings = [rank_key(e.objective, e.violations, weights, tolerance) for e in evaluations]
-    gross, best = min(standings)
+    ranks = [rank_key(e.objective, e.violations, weights, tolerance) for e in evaluations]
+    gross, best = min(ranks)
     limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
-    as_good = [i for i, (one, value) in enumerate(standings) if one == gross and value <= limit] or [0]
+    as_good = [i for i, (one, value) in enumerate(ranks) if one == gross and value <= limit] or [0]
 
     def quality(i: int) -> tuple[float, float]:
-        return max(largest(evaluations[i].violations), tolerance), float(evaluations[i].stationarity)
+        return max(largest_violation(evaluations[i].violations), tolerance), float(evaluations[i].stationarity)
 
     return min(as_good, key=quality)

@@ -1,8 +1,8 @@
-"""Bounds that hold for any number of rows: means of functions whose values on single rows lie in a known range."""
+"""Bounds that hold for any number of examples: means of functions with a known range on single examples."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,50 @@ from jaxtyping import Array, Bool, Float, PyTree
 from ..oracles.oracle import Oracle, Term
 from ..problems.problem import Problem, cached_on_problem
 from .intervals import bounded_mean, place_bet
-from .measurement import BATCH_ROWS, PILOT, Plan
+from .measurement import BATCH_EXAMPLES, PILOT_BATCH, Plan
+
+Ranges = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+class _Bounded(NamedTuple):
+    """The entries of all functions with a `sample_range`: the constraint of each, and its range, widened by rounding."""
+
+    names: list[str]
+    low: Float[np.ndarray, " entries"]
+    high: Float[np.ndarray, " entries"]
+    ranges: Ranges
+    """As the user gave them, by constraint."""
+
+    def check(self, found: Float[np.ndarray, "examples entries"]) -> None:
+        """A ValueError if a value on a single example is outside its range."""
+        wrong = ~((found >= self.low) & (found <= self.high))
+        if wrong.any():
+            example, entry = np.argwhere(wrong)[0]
+            name, given = self.names[entry], ", ".join(str(end) for end in self.ranges[self.names[entry]])
+            raise ValueError(
+                f"the constraint {name!r} is {found[example, entry]:g} on a single example, outside its sample_range ({given})"
+            )
+
+    def check_means(self, single: Float[np.ndarray, " entries"], batches: Float[np.ndarray, " entries"]) -> None:
+        """A ValueError if a function on batches is not the mean of its values on single examples."""
+        for entry in np.flatnonzero(np.abs(single - batches) > 1e-3 * (self.high - self.low)):
+            raise ValueError(
+                f"the constraint {self.names[entry]!r} is not a mean over the examples of its batch, as sample_range needs: "
+                f"{single[entry]:g} on single examples, {batches[entry]:g} on batches of {BATCH_EXAMPLES}"
+            )
 
 
 def bounded_entries(
-    problem: Problem, oracle: Oracle, x: Float[Array, " n"], plan: Plan, fresh: Array, risk: float, raw: np.ndarray
+    problem: Problem, oracle: Oracle, x: Float[Array, " n"], plan: Plan, key: Array, risk: float, raw: np.ndarray
 ) -> tuple[Bool[np.ndarray, " raw"], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Which raw values have a `sample_range` and are sampled, their means and the ends of their intervals.
+    """Return which raw values are sampled and have a `sample_range`, and their means and the ends of their intervals.
 
-    From their functions on single rows, summed in double precision. `raw` are the means over batches.
+    Their functions are evaluated on single examples, and summed in double precision. `raw` are the means over batches.
     """
     terms = [
         term
         for term, c in zip(oracle.constraints, problem.constraints, strict=True)
-        if c.sample_range is not None and plan.samples(term)
+        if c.sample_range is not None and plan.is_sampled(term)
     ]
     entries = np.zeros(raw.size, bool)
     for term in terms:
@@ -33,75 +63,57 @@ def bounded_entries(
     if not terms:
         return entries, (raw[entries], raw[entries], raw[entries])
     ranges = {c.name: c.sample_range for c in problem.constraints if c.sample_range is not None}
-    low, high = _range_of(terms, ranges, float(jnp.finfo(x.dtype).eps))
-    names = [term.name for term in terms for _ in range(term.size)]
+    bounded = _entries_of(terms, ranges, float(jnp.finfo(x.dtype).eps))
     program = cached_on_problem(
-        problem, ("rows", oracle.parameters.key, plan.exact), lambda: _row_program(oracle, terms)
+        problem, ("examples", oracle.parameters.key, plan.exact), lambda: _example_program(oracle, terms)
     )
     leaves = oracle.leaves()
 
-    def values(batch: int) -> Float[np.ndarray, "rows entries"]:
-        found = np.asarray(program(leaves, x, jax.random.fold_in(fresh, np.uint32(batch))), float)
-        wrong = ~((found >= low) & (found <= high))
-        if wrong.any():
-            row, entry = np.argwhere(wrong)[0]
-            given = ", ".join(str(end) for end in ranges[names[entry]])
-            raise ValueError(
-                f"the constraint {names[entry]!r} is {found[row, entry]:g} on a single row of data, outside its "
-                f"sample_range ({given})"
-            )
+    def values(batch: int) -> Float[np.ndarray, "examples entries"]:
+        found = np.asarray(program(leaves, x, jax.random.fold_in(key, np.uint32(batch))), float)
+        bounded.check(found)
         return found
 
-    bet = place_bet(values(PILOT), low, high, plan.rows, risk)
+    low, high = bounded.low, bounded.high
+    bet = place_bet(values(PILOT_BATCH), low, high, plan.examples, risk)
     total, spread = np.zeros(low.size), np.zeros(low.size)
     for batch in range(plan.batches):
         found = values(batch)
         total += found.sum(axis=0)
         spread += ((found - bet.center) ** 2).sum(axis=0)
-    mean, spread = total / plan.rows, spread / plan.rows
-    for entry in np.flatnonzero(np.abs(mean - raw[entries]) > 1e-3 * (high - low)):
-        raise ValueError(
-            f"the constraint {names[entry]!r} is not a mean over the rows of its batch, as sample_range needs: "
-            f"{mean[entry]:g} on single rows, {raw[entries][entry]:g} on batches of {BATCH_ROWS}"
-        )
-    return entries, (mean, *bounded_mean(mean, spread, plan.rows, bet, low, high, risk))
+    mean, spread = total / plan.examples, spread / plan.examples
+    bounded.check_means(mean, raw[entries])
+    return entries, (mean, *bounded_mean(mean, spread, plan.examples, bet, low, high, risk))
 
 
-def _range_of(
-    terms: list[Term], ranges: dict[str, tuple[np.ndarray, np.ndarray]], eps: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """The ranges of all entries of some functions, widened by what rounding may do to a value."""
+def _entries_of(terms: list[Term], ranges: Ranges, eps: float) -> _Bounded:
     ends = []
     for term in terms:
         low, high = ranges[term.name]
-        if not {low.size, high.size} <= {1, term.size}:
-            raise ValueError(
-                f"sample_range of the constraint {term.name!r} has {max(low.size, high.size)} entries, but its function "
-                f"returns {term.size}"
-            )
         rounding = 4.0 * eps * np.maximum(np.abs(low), np.abs(high))
         ends.append([np.broadcast_to(low - rounding, term.size), np.broadcast_to(high + rounding, term.size)])
     low, high = np.concatenate(ends, axis=1)
-    return low, high
+    return _Bounded([term.name for term in terms for _ in range(term.size)], low, high, ranges)
 
 
-def _row_program(oracle: Oracle, terms: list[Term]) -> Any:
-    """The values of some functions on each row of a fresh batch."""
+def _example_program(oracle: Oracle, terms: list[Term]) -> Any:
+    """The compiled program for the values of some functions on each example of a fresh batch."""
     structure = jax.tree.structure(oracle)
 
-    def values(leaves: list[Array], x: Float[Array, " n"], key: Array) -> Float[Array, "rows entries"]:
+    def values(leaves: list[Array], x: Float[Array, " n"], key: Array) -> Float[Array, "examples entries"]:
         whole = jax.tree.unflatten(structure, leaves)
-        params, sample = whole.parameters.unravel(x), whole.draw(key, BATCH_ROWS)
+        params, sample = whole.parameters.unravel(x), whole.draw(key, BATCH_EXAMPLES)
 
-        def rows_of(term: Term, number: int) -> Float[Array, "rows size"]:
+        def on_examples(term: Term, number: int) -> Float[Array, "examples size"]:
             source, arrays = whole.sources[number], whole.data[number]
 
-            def at(row: PyTree[Array]) -> Float[Array, " size"]:
-                one = jax.tree.map(lambda a: a[None], row)
+            def at(example: PyTree[Array]) -> Float[Array, " size"]:
+                one = jax.tree.map(lambda a: a[None], example)
                 return jnp.ravel(term.fn(params, source.batch(arrays, one)))
 
             return jax.vmap(at)(sample[number])
 
-        return jnp.concatenate([rows_of(term, term.source) for term in terms if term.source is not None], axis=1)
+        parts = [on_examples(term, term.source) for term in terms if term.source is not None]
+        return jnp.concatenate(parts, axis=1)
 
     return jax.jit(values)

@@ -1,11 +1,11 @@
-"""Confidence intervals for means, and what follows from them; nothing here knows of problems.
+"""Confidence intervals for means.
 
-Two kinds of interval. Student's t on batch means is the central limit theorem: right in the limit, for values of finite
-variance. For values that are known to lie in a range there is a bound that holds for any number of rows, an empirical
-Bernstein inequality in its betting form [1, 2]. With values scaled to [0, 1], a center m in [0, 1] and a bet b in (0, 1)
-chosen before the rows are seen, exp(b(X − m) − g(b)(X − m)²) ≤ 1 + b(X − m) where g(b) = −log(1 − b) − b. So the product of
-exp(b(X_i − μ) − g(b)(X_i − m)²) over n independent rows of mean μ has expectation at most 1, and is above 2/risk with
-probability at most risk/2. The same for −X: with probability 1 − risk,
+There are two kinds of interval. Student's t on batch means rests on the central limit theorem: it is right in the limit, for
+values of finite variance. For values in a known range there is a bound that holds for any number of examples, an empirical
+Bernstein inequality in its betting form [1, 2]. Scale the values to [0, 1], and choose a center m in [0, 1] and a bet b in
+(0, 1) before the examples are drawn. Then exp(b(X − m) − g(b)(X − m)²) ≤ 1 + b(X − m) where g(b) = −log(1 − b) − b. So the
+product of exp(b(X_i − μ) − g(b)(X_i − m)²) over n independent examples of mean μ has expectation at most 1, and exceeds 2/risk
+with probability at most risk/2. The same holds for −X: with probability 1 − risk,
 
     |mean − μ| < (log(2/risk) + g(b) Σ (X_i − m)²) / (n b)
 
@@ -24,12 +24,16 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import stdtrit
 
-ROUNDING = 1e-12
-"""Relative error that sums of up to 1e9 float64 numbers are allowed."""
+SUM_ROUNDING = 1e-12
+"""The relative rounding error allowed for sums of up to 1e9 float64 numbers."""
 
 
 def student_width(risk: float, batches: int) -> float:
-    """How many standard errors a mean of `batches` independent, nearly normal numbers strays with probability `risk`.
+    """The half-width of a two-sided Student interval with probability `risk` of a miss, in standard errors.
+
+    Args:
+        risk: the probability of a miss.
+        batches: the number of independent, nearly normal numbers in the mean.
 
     Example:
         >>> round(student_width(0.05, 64), 3)
@@ -39,38 +43,38 @@ def student_width(risk: float, batches: int) -> float:
 
 
 class Bet(NamedTuple):
-    """What must be chosen before the rows are seen: a guess of the mean, and how much is bet on being off it."""
+    """The constants of a bound, chosen before the examples are drawn: a guess of the mean, and the size of the bet."""
 
     center: Float[np.ndarray, " entries"]
     size: Float[np.ndarray, " entries"]
 
 
 def place_bet(
-    pilot: Float[np.ndarray, "rows entries"], low: np.ndarray, high: np.ndarray, rows: int, risk: float
+    pilot: Float[np.ndarray, "examples entries"], low: np.ndarray, high: np.ndarray, examples: int, risk: float
 ) -> Bet:
-    """The bet for `rows` independent rows between `low` and `high`, from a pilot sample that they do not contain.
+    """Choose the bet for independent examples with values between `low` and `high`, from a pilot sample without them.
 
-    Mean and variance of the pilot, as if one more row had been seen at mid-range with the largest variance: a pilot of
-    equal values does not show that there is no variance.
+    The mean and the variance are those of the pilot plus one example at mid-range with the largest variance: a pilot of equal
+    values does not prove that the variance is zero.
     """
     width, count = high - low, len(pilot)
     unit = (pilot - low) / width
     mean = (0.5 + unit.sum(axis=0)) / (count + 1)
     variance = (0.25 + ((unit - mean) ** 2).sum(axis=0)) / (count + 1)
-    size = np.sqrt(2.0 * math.log(2.0 / risk) / (rows * variance))
+    size = np.sqrt(2.0 * math.log(2.0 / risk) / (examples * variance))
     return Bet(low + width * mean, size / (1.0 + size))
 
 
 def bounded_mean(
-    mean: np.ndarray, spread: np.ndarray, rows: int, bet: Bet, low: np.ndarray, high: np.ndarray, risk: float
+    mean: np.ndarray, spread: np.ndarray, examples: int, bet: Bet, low: np.ndarray, high: np.ndarray, risk: float
 ) -> tuple[Float[np.ndarray, " entries"], Float[np.ndarray, " entries"]]:
-    """An interval that misses the expectation with probability at most `risk`, whatever the number of rows.
+    """Return an interval that misses the expectation with probability at most `risk`, for any number of examples.
 
     Args:
-        mean: the mean of `rows` independent rows between `low` and `high`.
+        mean: the mean over independent examples with values between `low` and `high`.
         spread: the mean of their squared distances from `bet.center`.
-        rows: how many.
-        bet: chosen without looking at them.
+        examples: their number.
+        bet: chosen independently of them.
         low: least possible value.
         high: greatest possible value.
         risk: the probability of a miss, for each entry.
@@ -78,23 +82,23 @@ def bounded_mean(
     Example:
         >>> import numpy as np
         >>> values, low, high = np.random.default_rng(0).uniform(size=(11_000, 1)), np.zeros(1), np.ones(1)
-        >>> bet = place_bet(values[:1000], low, high, rows=10_000, risk=0.05)
+        >>> bet = place_bet(values[:1000], low, high, examples=10_000, risk=0.05)
         >>> spread = np.mean((values[1000:] - bet.center) ** 2, axis=0)
         >>> ends = bounded_mean(values[1000:].mean(axis=0), spread, 10_000, bet, low, high, 0.05)
         >>> print([end.round(3).tolist() for end in ends])
         [[0.49], [0.506]]
     """
     width, cost = high - low, -np.log1p(-bet.size) - bet.size
-    reach = width * (math.log(2.0 / risk) / rows + cost * spread / width**2) / bet.size
-    reach = reach + ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    reach = width * (math.log(2.0 / risk) / examples + cost * spread / width**2) / bet.size
+    reach = reach + SUM_ROUNDING * np.maximum(np.abs(low), np.abs(high))
     return np.maximum(mean - reach, low), np.minimum(mean + reach, high)
 
 
-def outside(low: Any, high: Any, least: Any, greatest: Any) -> tuple[np.ndarray, np.ndarray]:
-    """How far a number that lies between `low` and `high` is outside [least, greatest]: at least, and at most.
+def violation_interval(low: Any, high: Any, least: Any, greatest: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest distance outside [least, greatest] of a number between `low` and `high`.
 
     Example:
-        >>> [float(end) for end in outside(0.25, 1.5, -1.0, 1.0)]
+        >>> [float(end) for end in violation_interval(0.25, 1.5, -1.0, 1.0)]
         [0.0, 0.5]
     """
     nearest = np.maximum(np.maximum(least - high, low - greatest), 0.0)
@@ -102,27 +106,25 @@ def outside(low: Any, high: Any, least: Any, greatest: Any) -> tuple[np.ndarray,
     return nearest, farthest
 
 
-def rows_to_decide(excess: np.ndarray, reach: np.ndarray, tolerance: float, rows: int) -> int | None:
-    """About how many more rows would tell whether every excess is at most `tolerance`, or some excess is not.
+def examples_to_decide(excess: np.ndarray, reach: np.ndarray, tolerance: float, examples: int) -> int | None:
+    """Estimate how many more examples would show that every excess is at most `tolerance`, or that one is not.
 
-    None where numbers that are not finite leave no way to tell.
-
-    Intervals shrink with the root of the number of rows. Twice as many as would make an interval just touch the tolerance
-    are asked for: its middle moves too.
+    Intervals shrink with the square root of the number of examples. The estimate is twice the number that would make an
+    interval just touch the tolerance, because its center moves too. It is None if a number is not finite.
 
     Args:
-        excess: how far each number is beyond its bound, negative where it is within.
+        excess: the distance of each number beyond its bound, negative if it is within.
         reach: the half-widths of their intervals.
-        tolerance: the excess that counts as none.
-        rows: how many these come from.
+        tolerance: the largest excess that counts as none.
+        examples: the number of examples so far.
 
     Example:
         >>> import numpy as np
-        >>> rows_to_decide(np.array([0.0]), np.array([0.01]), 0.005, 1000)
+        >>> examples_to_decide(np.array([0.0]), np.array([0.01]), 0.005, 1000)
         7000
     """
     gap = np.maximum(np.abs(excess - tolerance), 1e-6 * reach)
-    needed = 2.0 * rows * (reach / np.where(gap == 0, 1.0, gap)) ** 2
+    needed = 2.0 * examples * (reach / np.where(gap == 0, 1.0, gap)) ** 2
     over = excess > tolerance
-    more = float(needed[over].min() if over.any() else needed.max()) - rows
+    more = float(needed[over].min() if over.any() else needed.max()) - examples
     return math.ceil(more) if math.isfinite(more) else None

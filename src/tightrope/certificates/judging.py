@@ -1,11 +1,11 @@
-"""Judging an answer: objective, violation and stationarity at a point, each with its interval, and a verdict.
+"""Judging a point: objective, violation and stationarity, each with its interval, and a verdict.
 
-Each quantity is judged by its own sources. What has no data is exact, and so is what comes from a `Dataset` of at most
-`FULL_PASS` rows, which is passed over in full. All else is estimated from fresh samples, in independent batches of
-`BATCH_ROWS` rows: the intervals are those of the central limit theorem for batch means (Student's t), labeled asymptotic.
-A constraint with a `sample_range` gets a bound that holds for any number of rows instead: its function is evaluated row by
-row, on batches of one. The risk of a miss is divided evenly over all numbers that are estimated, so that all intervals
-hold jointly.
+Each quantity is judged on its own sources. Deterministic functions are exact, and so are functions on a `Dataset` of at most
+`MAX_FULL_PASS` examples, which is passed over in full. All others are estimated from fresh samples, in independent batches of
+`BATCH_EXAMPLES` examples: their intervals come from the central limit theorem for batch means (Student's t) and are labeled
+asymptotic. A constraint with a `sample_range` gets a bound that holds for any number of examples instead: its function is
+evaluated on single examples, in batches of one. The risk of a miss is divided evenly over all estimates, so that all
+intervals hold jointly.
 """
 
 from __future__ import annotations
@@ -19,27 +19,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..arguments import number, positive_int
+from ..arguments import check_type, number, positive_int, seed_number
 from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
 from ..oracles.rows import bounds
-from ..problems.data import Dataset, Source
+from ..problems.data import Dataset, Source, check_source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
 from .certificate import Certificate, Estimate, Kind, Verdict
-from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, largest
+from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, largest_violation
 from .finite_sample import bounded_entries
-from .intervals import outside, rows_to_decide, student_width
-from .measurement import BATCH_ROWS, LEAST_BATCHES, NEAR, Measured, Plan, measuring
+from .intervals import examples_to_decide, student_width, violation_interval
+from .measurement import BATCH_EXAMPLES, MIN_BATCHES, PROXIMAL_BATCH, Measurements, Plan, measurement_program
 from .programs import programs_for
 from .proximal import near_stationarity
 
-FULL_PASS = 2**20
-"""Data with at most this many rows is passed over in full."""
-SAMPLES = 64 * BATCH_ROWS
-"""Rows drawn from each source that is sampled, where nothing else is asked for."""
-ROUNDING = 16.0
-"""In units of eps: what summing a batch may do to a mean."""
+MAX_FULL_PASS = 2**20
+"""Data of at most this many examples is passed over in full."""
+DEFAULT_SAMPLES = 64 * BATCH_EXAMPLES
+"""The number of examples drawn from each sampled source by default."""
+MEAN_ROUNDING = 16.0
+"""The relative rounding error of a mean over a batch, in units of eps."""
+
+
+class Options(NamedTuple):
+    """The options of `certify`."""
+
+    tolerance: float
+    confidence: float
+    seed: int
+    samples: int = DEFAULT_SAMPLES
 
 
 def certify(
@@ -52,17 +61,17 @@ def certify(
     seed: int = 0,
     samples: int | None = None,
 ) -> Certificate:
-    """Judge a point: is it feasible, is it stationary, what is its objective, and how sure is that?
+    """Judge a point: estimate its objective, violations and stationarity, with intervals, and decide whether it is feasible.
 
     Args:
-        problem: what it claims to solve.
+        problem: the problem.
         x: the point, a pytree of parameters.
-        data: judge it on these samples in place of the problem's own (a test set, say).
+        data: a source that replaces the problem's own data (a test set, say).
         tolerance: the largest violation that counts as feasible.
         confidence: the probability with which all intervals hold together.
-        seed: seed of the fresh samples; change it to judge again on others.
-        samples: how many rows to draw from each source that cannot be passed over in full, in batches of 1,024 and
-            at least 16 of them; None: 65,536.
+        seed: random seed of the fresh samples.
+        samples: the number of examples drawn from each source that cannot be passed over in full, rounded up to batches of
+            1,024 and at least 16 of them; None: 65,536.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -71,188 +80,207 @@ def certify(
         >>> certificate.verdict, round(certificate.multipliers["total"], 3)
         ('feasible', -1.0)
     """
-    tolerance = number("certify", "tolerance", tolerance, low=0.0, closed="[")
-    confidence = number("certify", "confidence", confidence, low=0.0, high=1.0)
-    rows = SAMPLES if samples is None else positive_int("certify", "samples", samples)
+    check_type("certify", "problem", problem, Problem, "a tightrope.Problem")
+    check_source("certify", "data", data)
+    options = Options(
+        number("certify", "tolerance", tolerance, low=0.0, closed="["),
+        number("certify", "confidence", confidence, low=0.0, high=1.0),
+        seed_number("certify", "seed", seed),
+        DEFAULT_SAMPLES if samples is None else positive_int("certify", "samples", samples),
+    )
     if data is not None:
         problem = on_data(problem, data)
+    if problem.needs_batches:
+        raise ValueError(
+            "certify: data is missing; the problem's data are tightrope.Batches, so pass a Dataset or Sampler"
+        )
     parameters = Parameters(x, owner="certify", argument="x")
-    oracle = oracle_for(problem, parameters)
-    return certify_point(problem, oracle, parameters.start, tolerance, confidence, seed, rows, strict=True)
+    return certify_point(problem, oracle_for(problem, parameters), parameters.start, options, strict=True)
 
 
 def on_data(problem: Problem, data: Source) -> Problem:
-    moved = [c if c.data is None else replace(c, data=data) for c in problem.constraints]
+    """The problem with this source in place of its own."""
+    constraints = [c if c.data is None else replace(c, data=data) for c in problem.constraints]
     own = None if problem.data is None else data
-    return Problem(problem.objective, moved, domain=problem.domain, data=own, smooth=problem.smooth)
+    return Problem(problem.objective, constraints, domain=problem.domain, data=own, smooth=problem.smooth)
 
 
 def certify_point(
     problem: Problem,
     oracle: Oracle,
     x: Float[Array, " n"],
-    tolerance: float,
-    confidence: float,
-    seed: int,
-    samples: int = SAMPLES,
+    options: Options,
+    *,
     strict: bool = False,
     exact: Evaluation | None = None,
 ) -> Certificate:
     """`certify` for a flat point of an oracle in native form.
 
-    `exact` is the point's evaluation on all data, where that is known and all data can be passed over. Values that leave their
-    `sample_range` are an error if `strict`; else, at the end of a run whose answer must not be lost, they are a warning, and
-    intervals of constraints are asymptotic.
+    `exact` is the point's evaluation on all data, if that is known and all data can be passed over in full. A value outside
+    its `sample_range` is an error if `strict`. Otherwise (at the end of a run, whose answer must not be lost) it is a warning,
+    and the intervals of the constraints are asymptotic.
     """
-    fresh = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))  # a stream that no step of a run uses
-    plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_ROWS), LEAST_BATCHES))
+    tolerance, confidence, seed, samples = options
+    key = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))  # a stream that no step of a run uses
+    plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_EXAMPLES), MIN_BATCHES))
     near = None
     if not problem.smooth and problem.domain.can_project and not oracle.large_jacobian:
-        near = near_stationarity(problem, oracle, x, jax.random.fold_in(fresh, np.uint32(NEAR)))
-    risk = (1.0 - confidence) / max(plan.numbers(oracle) + (near is not None and near.sampled), 1)
+        near = near_stationarity(problem, oracle, x, jax.random.fold_in(key, np.uint32(PROXIMAL_BATCH)))
+    risk = (1.0 - confidence) / max(plan.count_estimates(oracle) + (near is not None and near.sampled), 1)
     if all(plan.exact):
-        found = _found_exactly(problem, exact or evaluate_exactly(problem, oracle, np.asarray(x)[None])[0])
+        estimates = _from_all_data(problem, exact or evaluate_exactly(problem, oracle, np.asarray(x)[None])[0])
     else:
-        found = _found_by_sampling(problem, oracle, x, plan, fresh, risk, strict)
+        estimates = _from_samples(problem, oracle, x, plan, key, risk, strict)
     violation = {
-        c.name: _estimate(kind, *(largest(end[entries]) for end in found.violations))
-        for c, kind, entries in zip(problem.constraints, found.kinds, oracle.slices().values(), strict=True)
+        c.name: _estimate(kind, *(largest_violation(end[entries]) for end in estimates.violations))
+        for c, kind, entries in zip(problem.constraints, estimates.kinds, oracle.slices().values(), strict=True)
     }
     verdict = _verdict(violation, tolerance)
-    more = rows_to_decide(found.excess, found.reach, tolerance, plan.rows) if verdict == "undecided" else None
+    more = None
+    if verdict == "undecided":
+        more = examples_to_decide(estimates.excess, estimates.reach, tolerance, plan.examples)
     return Certificate(
-        objective=found.objective,
+        objective=estimates.objective,
         violation=violation,
-        stationarity=found.stationarity,
-        complementarity=found.complementarity,
-        multipliers=by_constraint(problem, oracle, found.multipliers),
+        stationarity=estimates.stationarity,
+        complementarity=estimates.complementarity,
+        multipliers=by_constraint(problem, oracle, estimates.multipliers),
         verdict=verdict,
         tolerance=tolerance,
         confidence=confidence,
-        samples=sum(s.size if isinstance(s, Dataset) and passed_in_full(s) else plan.rows for s in oracle.sources),
+        samples=sum(s.size if isinstance(s, Dataset) and passed_in_full(s) else plan.examples for s in oracle.sources),
         more_samples=more,
         near_stationarity=None if near is None else _estimate(near.kind, *near.interval(risk)),
         proximal_weight=None if near is None else near.weight,
     )
 
 
-class Found(NamedTuple):
-    """All numbers of a certificate; those of the constraints have one entry for each raw value."""
+class _Estimates(NamedTuple):
+    """All numbers of a certificate; those of the constraints have one entry per raw value.
+
+    Attributes:
+        objective: the objective.
+        violations: values, lower ends and upper ends.
+        kinds: the kind of interval of each constraint.
+        excess: the distance of each raw value beyond its bounds, negative if it is within.
+        reach: the half-width of its interval.
+        stationarity: the stationarity.
+        complementarity: the complementarity.
+        multipliers: the multipliers.
+    """
 
     objective: Estimate
     violations: tuple[np.ndarray, np.ndarray, np.ndarray]
-    """Values, lower and upper ends."""
     kinds: list[Kind]
-    """One for each constraint."""
     excess: np.ndarray
     reach: np.ndarray
-    """How far each raw value is beyond its bounds, negative within, and the half-width of its interval."""
     stationarity: Estimate
     complementarity: Estimate
     multipliers: np.ndarray
 
 
 def passed_in_full(source: Source) -> bool:
-    """Whether a source is finite and of modest size."""
-    return isinstance(source, Dataset) and source.size <= FULL_PASS
+    """Whether a source is finite and small enough to be passed over in full."""
+    return isinstance(source, Dataset) and source.size <= MAX_FULL_PASS
 
 
 def _estimate(kind: Kind, value: Any, low: Any, high: Any) -> Estimate:
     return Estimate(float(value), float(low), float(high), kind)
 
 
-def _exactly(value: Any) -> Estimate:
+def _exact(value: Any) -> Estimate:
     return _estimate("exact", value, value, value)
 
 
 def evaluate_exactly(problem: Problem, oracle: Oracle, points: Float[np.ndarray, "points n"]) -> list[Evaluation]:
-    """Each point on all data; by the program that evaluates records, so that nothing new is compiled."""
+    """Evaluate each point on all data, with the program that evaluates records, so that nothing new is compiled."""
     program = programs_for(problem, oracle).evaluate
     return program(oracle.leaves(), points, oracle.everything(), CERTIFICATE_PRODUCTS)
 
 
-def _found_exactly(problem: Problem, e: Evaluation) -> Found:
-    """All numbers from all data."""
-    return Found(
-        _exactly(e.objective),
-        (e.violations,) * 3,
-        ["exact"] * len(problem.constraints),
-        e.violations,
-        np.zeros_like(e.violations),
-        _exactly(e.stationarity),
-        _exactly(e.complementarity),
-        e.multipliers,
+def _from_all_data(problem: Problem, e: Evaluation) -> _Estimates:
+    return _Estimates(
+        objective=_exact(e.objective),
+        violations=(e.violations,) * 3,
+        kinds=["exact"] * len(problem.constraints),
+        excess=e.violations,
+        reach=np.zeros_like(e.violations),
+        stationarity=_exact(e.stationarity),
+        complementarity=_exact(e.complementarity),
+        multipliers=e.multipliers,
     )
 
 
-def _found_by_sampling(
-    problem: Problem, oracle: Oracle, x: Float[Array, " n"], plan: Plan, fresh: Array, risk: float, strict: bool
-) -> Found:
-    """All numbers, some of them from samples."""
+def _from_samples(
+    problem: Problem, oracle: Oracle, x: Float[Array, " n"], plan: Plan, key: Array, risk: float, strict: bool
+) -> _Estimates:
     program = cached_on_problem(
-        problem, ("certify", oracle.parameters.key, plan.exact), lambda: measuring(oracle, plan.exact)
+        problem, ("certify", oracle.parameters.key, plan.exact), lambda: measurement_program(oracle, plan.exact)
     )
-    m = Measured(*jax.device_get(program(oracle.leaves(), x, fresh, np.int32(plan.batches))))
+    m = Measurements(*jax.device_get(program(oracle.leaves(), x, key, np.int32(plan.batches))))
     width, eps = student_width(risk, plan.batches), float(jnp.finfo(x.dtype).eps)
 
     def around(value: Any, error: Any) -> tuple[Any, Any, Any]:
         """A value and the ends of its asymptotic interval."""
-        reach = width * np.asarray(error, float) + ROUNDING * eps * np.abs(value)
+        reach = width * np.asarray(error, float) + MEAN_ROUNDING * eps * np.abs(value)
         return np.asarray(value, float), value - reach, value + reach
 
-    kinds: list[Kind] = ["asymptotic" if plan.samples(term) else "exact" for term in oracle.constraints]
-    slices = oracle.slices().values()
+    kinds: list[Kind] = ["asymptotic" if plan.is_sampled(term) else "exact" for term in oracle.constraints]
     sampled = np.repeat([kind != "exact" for kind in kinds], [term.size for term in oracle.constraints])
     middle, low, high = (np.where(sampled, end, m.raw).astype(float) for end in around(m.raw, m.raw_errors))
     try:
-        entries, ends = bounded_entries(problem, oracle, x, plan, fresh, risk, m.raw)
+        entries, ends = bounded_entries(problem, oracle, x, plan, key, risk, m.raw)
     except ValueError as error:
         if strict:
             raise
         warnings.warn(f"{error}; intervals of constraints are asymptotic instead", UserWarning, stacklevel=2)
     else:
         middle[entries], low[entries], high[entries] = ends
+        slices = oracle.slices().values()
         kinds = ["bound" if entries[part].any() else kind for kind, part in zip(kinds, slices, strict=True)]
 
-    within = bounds(problem.constraints, [term.shape for term in oracle.constraints])
-    least, greatest = (np.asarray(end, x.dtype).astype(float) for end in within)
-    nearest, farthest = outside(low, high, least, greatest)
+    limits = bounds(problem.constraints, [term.shape for term in oracle.constraints])
+    least, greatest = (np.asarray(end, x.dtype).astype(float) for end in limits)
+    nearest, farthest = violation_interval(low, high, least, greatest)
     objective = _estimate("asymptotic", *around(m.objective, m.objective_error))
-    return Found(
-        objective if plan.samples(oracle.objective) else _exactly(m.objective),
-        (outside(middle, middle, least, greatest)[0], nearest, farthest),
-        kinds,
-        np.maximum(least - middle, middle - greatest),
-        (high - low) / 2.0,
-        _stationarity(oracle, m, width, eps),
-        _complementarity(oracle, m, around(m.products, m.product_errors)),
-        np.asarray(oracle.rows.to_raw(jnp.asarray(m.multipliers))),
+    return _Estimates(
+        objective=objective if plan.is_sampled(oracle.objective) else _exact(m.objective),
+        violations=(violation_interval(middle, middle, least, greatest)[0], nearest, farthest),
+        kinds=kinds,
+        excess=np.maximum(least - middle, middle - greatest),
+        reach=(high - low) / 2.0,
+        stationarity=_stationarity(oracle, m, width, eps),
+        complementarity=_complementarity(oracle, around(m.products, m.product_errors)),
+        multipliers=np.asarray(oracle.rows.to_raw(jnp.asarray(m.multipliers))),
     )
 
 
-def _stationarity(oracle: Oracle, m: Measured, width: float, eps: float) -> Estimate:
-    """The distance, and an interval that holds at 0 too; see the top of `measurement`."""
+def _stationarity(oracle: Oracle, m: Measurements, width: float, eps: float) -> Estimate:
+    """The distance, and an interval that also holds at 0; see the top of `measurement`."""
     errors = m.raw_errors[np.array(oracle.rows.index, int)]
     active = ~oracle.equality & (m.rows <= width * errors)
     length = width * np.hypot(m.gradient_error, np.linalg.norm((m.multipliers * errors)[active]))
     near_zero = length + width * m.shift_error
-    far_from_it = width * m.distance_error + length**2 / max(m.stationarity, np.finfo(float).tiny)
-    reach = min(near_zero, far_from_it) + ROUNDING * eps * m.gradient_norm
+    far_from_zero = width * m.distance_error + length**2 / max(m.stationarity, np.finfo(float).tiny)
+    reach = min(near_zero, far_from_zero) + MEAN_ROUNDING * eps * m.gradient_norm
     return _estimate("asymptotic", m.stationarity, max(m.stationarity - reach, 0.0), m.stationarity + reach)
 
 
-def _complementarity(oracle: Oracle, m: Measured, ends: tuple[Any, Any, Any]) -> Estimate:
+def _complementarity(oracle: Oracle, ends: tuple[Any, Any, Any]) -> Estimate:
     if oracle.equality.all():
-        return _exactly(0.0)
-    return _estimate("asymptotic", *(largest(end[~oracle.equality]) for end in ends))
+        return _exact(0.0)
+    return _estimate("asymptotic", *(largest_violation(end[~oracle.equality]) for end in ends))
 
 
 def by_constraint(problem: Problem, oracle: Oracle, multipliers: Float[np.ndarray, " raw"]) -> dict[str, Any]:
-    """Raw multipliers by name: a number where the constraint is one number; `at_least` counts them for low − h ≤ 0."""
+    """Raw multipliers by name; those of `at_least` are for low − h ≤ 0.
+
+    A float for a constraint function that returns a scalar, an array for one that returns a vector, even of length 1.
+    """
     named = {}
-    for c, entries in zip(problem.constraints, oracle.slices().values(), strict=True):
+    for c, term, entries in zip(problem.constraints, oracle.constraints, oracle.slices().values(), strict=True):
         values = multipliers[entries] * (-1.0 if c.kind == "at_least" else 1.0)
-        named[c.name] = float(values[0]) if values.size == 1 else values
+        named[c.name] = values if term.shape else float(values[0])
     return named
 
 

@@ -1,19 +1,20 @@
-"""The numbers of a certificate that come from fresh samples: means, and their standard errors.
+"""Measurements for a certificate from fresh samples: means and their standard errors.
 
-Stationarity and complementarity are functions of means: with v = ∇F + Jᵀλ, c the rows, s = min(c, 0) for inequalities and 0
-for equalities, the multipliers minimize d² + Σ (s_i λ_i)² where d = ‖r‖ and r is what the normal cone of X leaves of v. Their
-optimality, J r + s² λ = 0 where λ is free to move, gives to first order
+Stationarity and complementarity are functions of means. Let v = ∇F + Jᵀλ, c the rows, s = min(c, 0) for inequalities and 0 for
+equalities. The multipliers minimize d² + Σ (s_i λ_i)² where d = ‖r‖ and r is the part of v that the normal cone of X cannot
+cancel. Their optimality condition, J r + s² λ = 0 where λ is free, gives to first order
 
-    δλ = −H⁻¹ δq,   δq = δJ r + J P δv + 2 s λ δs,   H = J P Jᵀ + diag(s²)         (P: derivative of what the cone leaves)
+    δλ = −H⁻¹ δq,   δq = δJ r + J P δv + 2 s λ δs,   H = J P Jᵀ + diag(s²)         (P: derivative of v ↦ r)
     δd = ⟨r/‖r‖, δv⟩ + ⟨J r/‖r‖, δλ⟩,     δ(λ_i c_i) = λ_i δc_i + c_i δλ_i
 
-The first term of δd is bounded by ‖δv‖, which also holds at a kink (d is 1-Lipschitz in v), where d = 0: a norm is biased
-upwards there, and the interval must reach down to 0. It does: sqrt(d² + Σ (s_i λ_i)²), taken at the least, is below its value
-at the true multipliers, so below the length of (δv, λ δs) there. That length is the reach; the normal distribution of a given
-mean square that strays the most has one dimension, so Student's quantile is right for it and cautious for more. Where d is
-larger than that length, δd itself has a smaller standard error, and what is left out is at most the length squared over d.
+The first term of δd is bounded by ‖δv‖. This also holds at the kink d = 0 (d is 1-Lipschitz in v). There a norm is biased
+upward, and the interval must reach down to 0. It does: the minimum of sqrt(d² + Σ (s_i λ_i)²) is below its value at the true
+multipliers, so below the length of (δv, λ δs) there. That length is the half-width of the interval. Among normal distributions
+of a given mean square, the one of dimension one deviates most, so Student's quantile is right for it and conservative for
+higher dimensions. Where d is larger than that length, δd itself has a smaller standard error, and the remainder is at most the
+squared length over d.
 
-Where the Jacobian is too large to be formed, multipliers come from products with it, and δλ is left out.
+If the Jacobian is too large to form, multipliers come from products with it, and δλ is neglected.
 """
 
 from __future__ import annotations
@@ -29,40 +30,45 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..numerics.products import Linear
+from ..numerics.scaling import positive_or_one, reciprocal_or_zero
 from ..oracles.oracle import Oracle, Sample, Term
 from ..problems.data import Dataset, Span
 from .evaluation import CERTIFICATE_PRODUCTS, stationarity, stationarity_by_products
 
-BATCH_ROWS, LEAST_BATCHES = 1024, 16
-PILOT, NEAR = 2**32 - 1, 2**32 - 2
-"""Numbers of the batch that bets are placed on and of the samples of proximal problems: no other batch has them."""
+BATCH_EXAMPLES, MIN_BATCHES = 1024, 16
+"""The size of a batch, and the least number of batches."""
+PILOT_BATCH, PROXIMAL_BATCH = 2**32 - 1, 2**32 - 2
+"""Batch numbers of the pilot sample and of the samples of proximal problems, which no other batch has."""
+
+Response = Callable[[Array, Array, Array], tuple[Array, Array]]
+"""First-order changes of the products λ_i c_i and of the stationarity, from those of v, of the rows c and of J r."""
 
 
 class Plan(NamedTuple):
-    """Which sources are passed over in full, and how many batches are drawn from the others."""
+    """Which sources are passed over in full, and the number of batches drawn from the others."""
 
     exact: tuple[bool, ...]
     batches: int
 
     @property
-    def rows(self) -> int:
-        """Rows drawn from a source."""
-        return self.batches * BATCH_ROWS
+    def examples(self) -> int:
+        """The number of examples drawn from a source."""
+        return self.batches * BATCH_EXAMPLES
 
-    def samples(self, term: Term) -> bool:
+    def is_sampled(self, term: Term) -> bool:
         """Whether a function is estimated from samples."""
         return term.source is not None and not self.exact[term.source]
 
-    def numbers(self, oracle: Oracle) -> int:
-        """How many numbers are estimated from samples, each with an interval of its own."""
+    def count_estimates(self, oracle: Oracle) -> int:
+        """The number of estimates from samples, each with its own interval."""
         if all(self.exact):
             return 0
-        entries = sum(term.size for term in oracle.constraints if self.samples(term))
-        return self.samples(oracle.objective) + entries + 1 + int(np.sum(~oracle.equality))
+        entries = sum(term.size for term in oracle.constraints if self.is_sampled(term))
+        return self.is_sampled(oracle.objective) + entries + 1 + int(np.sum(~oracle.equality))
 
 
-class Measured(NamedTuple):
-    """What the compiled program returns: means, and standard errors of what is estimated from samples, else 0."""
+class Measurements(NamedTuple):
+    """Means, and standard errors of what is estimated from samples (0 for exact values)."""
 
     objective: Any
     objective_error: Any
@@ -73,74 +79,76 @@ class Measured(NamedTuple):
     stationarity: Any
     gradient_norm: Any
     gradient_error: Any
-    """The length of the standard errors of ∇F + Jᵀλ."""
+    """The norm of the standard errors of ∇F + Jᵀλ."""
     shift_error: Any
-    """Standard error of what moving multipliers do to the stationarity."""
+    """The standard error of the change in stationarity due to the multipliers."""
     distance_error: Any
-    """Standard error of the stationarity to first order, which is that only where it is far from 0."""
+    """The standard error of the stationarity to first order; valid far from 0."""
     products: Any
-    """λ_i |c_i|, negative where λ_i = 0 would have to rise from below zero."""
+    """λ_i |c_i|; negative for λ_i = 0 whose unconstrained value would be negative."""
     product_errors: Any
 
 
-def measuring(oracle: Oracle, exact: tuple[bool, ...]) -> Any:
-    """The compiled program: numbers of the oracle, x, a key and the number of batches to `Measured`."""
+def measurement_program(oracle: Oracle, exact: tuple[bool, ...]) -> Any:
+    """The compiled program from the oracle's numbers, x, a key and the number of batches to `Measurements`."""
     structure = jax.tree.structure(oracle)
     return jax.jit(lambda leaves, *rest: _measure(jax.tree.unflatten(structure, leaves), exact, *rest))
 
 
-def _measure(oracle: Oracle, exact: tuple[bool, ...], x: Float[Array, " n"], key: Array, batches: Array) -> Measured:
+def _measure(
+    oracle: Oracle, exact: tuple[bool, ...], x: Float[Array, " n"], key: Array, batches: Array
+) -> Measurements:
     """All measurements at x: exact functions once, the others on fresh batches."""
-    full, drawn = _only(oracle, exact, sampled=False), _only(oracle, exact, sampled=True)
+    full, drawn = _restrict(oracle, exact, sampled=False), _restrict(oracle, exact, sampled=True)
 
-    def look(side: Oracle, sample: Sample) -> tuple[Any, Any]:
-        value, gradient = side.value_and_grad(x, sample)
-        return (value, side.raw(x, sample)), (gradient, () if oracle.large_jacobian else side.jac(x, sample))
+    def values(part: Oracle, sample: Sample) -> tuple[Any, Any]:
+        value, gradient = part.value_and_grad(x, sample)
+        return (value, part.raw(x, sample)), (gradient, () if oracle.large_jacobian else part.jac(x, sample))
 
     everything = tuple(
         Span(0, s.size) if isinstance(s, Dataset) and e else None for s, e in zip(oracle.sources, exact, strict=True)
     )
-    means, (value_error, raw_errors) = _over_batches(drawn, partial(look, drawn), key, batches)
-    (value, raw), (gradient, jacobian) = jax.tree.map(jnp.add, look(full, everything), means)
+    means, (value_error, raw_errors) = _over_batches(drawn, partial(values, drawn), key, batches)
+    (value, raw), (gradient, jacobian) = jax.tree.map(jnp.add, values(full, everything), means)
     rows = oracle.rows.of(raw, jnp.zeros(0, x.dtype))
     if oracle.large_jacobian:
         whole = _jacobian(full, everything, drawn, x, key, batches)
         multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, whole, CERTIFICATE_PRODUCTS)
-        products, moved = _no_response(rows, multipliers)
+        products, response = _fixed_multipliers(rows, multipliers)
     else:
         multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
-        products, moved = _response(oracle, x, gradient, rows, jacobian, multipliers, residual)
+        products, response = sensitivity(oracle, x, gradient, rows, jacobian, multipliers, residual)
 
-    def shifts(sample: Sample) -> tuple[Any, Any]:
+    def changes(sample: Sample) -> tuple[Any, Any]:
         _, pullback = drawn.vjp(x, sample)
         push = drawn.grad(x, sample) + pullback(multipliers)
-        product, shift = moved(push, *drawn.jvp(x, residual, sample))
+        product, shift = response(push, *drawn.jvp(x, residual, sample))
         return (push, product, shift, shift + direction @ push), ()
 
     distance = jnp.linalg.norm(residual)
-    direction = residual / jnp.where(distance > 0, distance, 1.0)
-    _, (push_errors, product_errors, shift_error, distance_error) = _over_batches(drawn, shifts, key, batches)
-    return Measured(
-        value,
-        value_error,
-        raw,
-        raw_errors,
-        rows,
-        multipliers,
-        distance,
-        jnp.linalg.norm(gradient),
-        jnp.linalg.norm(push_errors),
-        shift_error,
-        distance_error,
-        products,
-        product_errors,
+    direction = residual / positive_or_one(distance)
+    _, (push_errors, product_errors, shift_error, distance_error) = _over_batches(drawn, changes, key, batches)
+    return Measurements(
+        objective=value,
+        objective_error=value_error,
+        raw=raw,
+        raw_errors=raw_errors,
+        rows=rows,
+        multipliers=multipliers,
+        stationarity=distance,
+        gradient_norm=jnp.linalg.norm(gradient),
+        gradient_error=jnp.linalg.norm(push_errors),
+        shift_error=shift_error,
+        distance_error=distance_error,
+        products=products,
+        product_errors=product_errors,
     )
 
 
 def _jacobian(
     full: Oracle, everything: Sample, drawn: Oracle, x: Float[Array, " n"], key: Array, batches: Array
 ) -> Linear:
-    """Products with the Jacobian of exact functions and of those that are sampled, on the same batches every time."""
+    """Products with the Jacobian of the exact and of the sampled functions, on the same batches every time."""
 
     def mean(fn: Callable[[Sample], Array]) -> Array:
         return _over_batches(drawn, lambda sample: (fn(sample), ()), key, batches)[0][0]
@@ -151,15 +159,15 @@ def _jacobian(
     )
 
 
-def _no_response(
+def _fixed_multipliers(
     rows: Float[Array, " rows"], multipliers: Float[Array, " rows"]
-) -> tuple[Float[Array, " rows"], Callable[[Array, Array, Array], tuple[Array, Array]]]:
-    """`_response` where the Jacobian is too large for it: as if the multipliers were known."""
-    none = jnp.zeros((), rows.dtype)
-    return jnp.abs(rows) * multipliers, lambda push, row_values, turned: (multipliers * row_values, none)
+) -> tuple[Float[Array, " rows"], Response]:
+    """`sensitivity` if the Jacobian is too large for it: as if the multipliers were known."""
+    zero = jnp.zeros((), rows.dtype)
+    return jnp.abs(rows) * multipliers, lambda push, row_change, turn: (multipliers * row_change, zero)
 
 
-def _response(
+def sensitivity(
     oracle: Oracle,
     x: Float[Array, " n"],
     gradient: Float[Array, " n"],
@@ -167,46 +175,46 @@ def _response(
     jacobian: Float[Array, "rows n"],
     multipliers: Float[Array, " rows"],
     residual: Float[Array, " n"],
-) -> tuple[Float[Array, " rows"], Callable[[Array, Array, Array], tuple[Array, Array]]]:
-    """The products λ_i |c_i|, and how they and the stationarity move with v = ∇F + Jᵀλ, the rows c and J r: to first order.
+) -> tuple[Float[Array, " rows"], Response]:
+    """Return the products λ_i |c_i|, and their and the stationarity's first-order response to changes of v, c and J r.
 
-    See the top of this file. Rows are divided by the length of their gradients, as in `kkt_multipliers`. A row whose
-    multiplier is 0 is let move alone: it may be one that samples pushed there.
+    See the top of this file. Rows are divided by the norms of their gradients, as in `kkt_multipliers`. A row whose
+    multiplier is 0 responds alone: sampling may have moved it there.
     """
     if rows.size == 0:
-        return rows, lambda push, row_values, turned: (rows, jnp.zeros((), x.dtype))
+        return rows, lambda push, row_change, turn: (rows, jnp.zeros((), x.dtype))
     equality = jnp.asarray(oracle.equality)
     norms = jnp.linalg.norm(jacobian, axis=1)
-    scale = jnp.where(norms > 0, 1.0 / jnp.where(norms > 0, norms, 1.0), 0.0)
+    scale = reciprocal_or_zero(norms)
     unit, y = jacobian * scale[:, None], multipliers * norms
     slack = jnp.where(equality, 0.0, jnp.minimum(rows, 0.0) * scale)
     free = equality | (multipliers > 0)
 
-    def remains(push: Array) -> Array:
+    def outside_cone(push: Array) -> Array:
         return push - oracle.project_normal_cone(x, push)
 
-    _, change = jax.linearize(remains, -(gradient + multipliers @ jacobian))
+    _, change = jax.linearize(outside_cone, -(gradient + multipliers @ jacobian))
     curvature = unit @ jax.vmap(change)(unit).T + jnp.diag(slack**2 + rows.size * jnp.finfo(x.dtype).eps)
-    together = (free[:, None] & free[None, :]) | jnp.eye(rows.size, dtype=bool)
-    inverse = jnp.linalg.inv(jnp.where(together, 0.5 * (curvature + curvature.T), 0.0))
+    coupled = (free[:, None] & free[None, :]) | jnp.eye(rows.size, dtype=bool)
+    inverse = jnp.linalg.inv(jnp.where(coupled, 0.5 * (curvature + curvature.T), 0.0))
     slope = unit @ residual + slack**2 * y
     size = jnp.linalg.norm(residual)
-    tilt = jnp.where(free, unit @ residual / jnp.where(size > 0, size, 1.0), 0.0)
+    tilt = jnp.where(free, unit @ residual / positive_or_one(size), 0.0)
 
-    def moved(push: Array, row_values: Array, turned: Array) -> tuple[Array, Array]:
-        below = jnp.where(rows < 0, row_values, 0.0)
-        change_of_y = -inverse @ (scale * turned + unit @ change(push) + 2.0 * slack * y * scale * below)
-        return multipliers * row_values + rows * scale * change_of_y, tilt @ change_of_y
+    def response(push: Array, row_change: Array, turn: Array) -> tuple[Array, Array]:
+        below = jnp.where(rows < 0, row_change, 0.0)
+        change_of_y = -inverse @ (scale * turn + unit @ change(push) + 2.0 * slack * y * scale * below)
+        return multipliers * row_change + rows * scale * change_of_y, tilt @ change_of_y
 
-    reached = jnp.where(free, y, y - inverse @ slope)
-    return jnp.abs(rows) * scale * reached, moved
+    unconstrained = jnp.where(free, y, y - inverse @ slope)
+    return jnp.abs(rows) * scale * unconstrained, response
 
 
-def _only(oracle: Oracle, exact: tuple[bool, ...], sampled: bool) -> Oracle:
-    """The oracle with zero in place of every function that is, or is not, estimated from samples."""
+def _restrict(oracle: Oracle, exact: tuple[bool, ...], sampled: bool) -> Oracle:
+    """The oracle of the sampled, or of the exact, functions alone; zero takes the place of the others."""
 
     def part(term: Term) -> Term:
-        if Plan(exact, 0).samples(term) == sampled:
+        if Plan(exact, 0).is_sampled(term) == sampled:
             return term
         return Term(term.name, lambda params: jnp.zeros(term.shape, oracle.parameters.dtype), None, term.shape)
 
@@ -216,13 +224,13 @@ def _only(oracle: Oracle, exact: tuple[bool, ...], sampled: bool) -> Oracle:
 def _over_batches(
     oracle: Oracle, fn: Callable[[Sample], tuple[Any, Any]], key: Array, batches: Array
 ) -> tuple[Any, Any]:
-    """Means of the two parts of what fn returns, over fresh batches, and standard errors of the first.
+    """Return the means over fresh batches of both parts of fn's output, and standard errors of the first.
 
-    By Welford's rule: one batch in memory at a time.
+    By Welford's algorithm, with one batch in memory at a time.
     """
 
     def at(number: Any) -> tuple[Any, Any]:
-        return fn(oracle.draw(jax.random.fold_in(key, number), BATCH_ROWS))
+        return fn(oracle.draw(jax.random.fold_in(key, number), BATCH_EXAMPLES))
 
     def add(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         mean, square = carry

@@ -1,6 +1,6 @@
-"""The compiled programs that evaluate points of a problem. They live on the problem, so that they die with it.
+"""Compiled programs that evaluate points of a problem. The problem keeps them, so they are freed with it.
 
-Data and all other numbers are arguments, functions are closed over. A program is made once for a structure of x.
+Data and all other numbers are arguments of a program; functions are closed over. A program is compiled once per structure of x.
 """
 
 from __future__ import annotations
@@ -16,9 +16,20 @@ from ..oracles.oracle import Oracle, Sample
 from ..problems.problem import Problem, cached_on_problem
 from .evaluation import Evaluation, evaluate
 
+GROUP_SIZE, MAX_GROUP_ROWS, MAX_GROUP_NUMBERS = 8, 64, 2**18
+"""Points evaluated at once, in one pass over the data. Points are evaluated one at a time if there are more constraint values
+(LAPACK's own threads slow down several factorizations at once) or if gradient and Jacobian have more numbers."""
+
 
 class Probe(NamedTuple):
-    """The first look at a problem: every function at x0 on a first batch and on its two halves, and x0 in the domain."""
+    """All functions at a point on a first batch and on its two halves, and the point's place in the domain.
+
+    Attributes:
+        whole: objective and constraint values on the batch, cut to an even number of examples.
+        halves: the means of their values on the two halves.
+        inside: whether the point is in the domain.
+        projected: its projection onto the domain.
+    """
 
     whole: Float[Array, " 1+raw"]
     halves: Float[Array, " 1+raw"]
@@ -27,7 +38,7 @@ class Probe(NamedTuple):
 
 
 def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
-    """The first look, at x."""
+    """Probe the functions and the domain at x."""
 
     def values(sample: Sample) -> Float[Array, " 1+raw"]:
         return jnp.concatenate([oracle.f(x, sample)[None], oracle.raw(x, sample)])
@@ -45,11 +56,6 @@ def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
     )
 
 
-TOGETHER, FEW_ROWS, JACOBIAN_NUMBERS = 8, 64, 2**18
-"""Points evaluated at once, in one pass over the data; one at a time where there are more constraint values (LAPACK's own
-threads get in the way of several factorizations at once) or a Jacobian has more numbers."""
-
-
 class Programs:
     """The programs that evaluate points of the original problem."""
 
@@ -63,19 +69,20 @@ class Programs:
             return jax.vmap(lambda x: evaluate(oracle, x, sample, products))(points)
 
         rows, columns = original.rows.raw_size, original.parameters.size
-        self._together = TOGETHER if rows <= FEW_ROWS and (1 + rows) * columns <= JACOBIAN_NUMBERS else 1
+        small = rows <= MAX_GROUP_ROWS and (1 + rows) * columns <= MAX_GROUP_NUMBERS
+        self._group_size = GROUP_SIZE if small else 1
         self._evaluate = jax.jit(evaluate_points)
         self.probe = jax.jit(lambda leaves, x: probe(jax.tree.unflatten(structure, leaves), x))
 
     def evaluate(
         self, leaves: list[Array], points: Float[np.ndarray, "points n"], sample: Sample, products: int
     ) -> list[Evaluation]:
-        """The evaluation of each point; the last group is filled up, so that all are evaluated by one program."""
-        found, count = [], self._together
+        """Evaluate each point; the last group is padded, so that one program evaluates all groups."""
+        found, count = [], self._group_size
         for first in range(0, len(points), count):
             group = points[first : first + count]
-            filled = np.concatenate([group, np.repeat(group[-1:], count - len(group), axis=0)])
-            columns = jax.device_get(self._evaluate(leaves, filled, sample, np.int32(products)))
+            padded = np.concatenate([group, np.repeat(group[-1:], count - len(group), axis=0)])
+            columns = jax.device_get(self._evaluate(leaves, padded, sample, np.int32(products)))
             found += [Evaluation(*(column[i] for column in columns)) for i in range(len(group))]
         return found
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .scaling import positive_or_one, reciprocal_or_zero, truncate
-from .semismooth import semismooth_newton
+from .semismooth import ConcaveFunction, semismooth_newton
 
 RANK_TOLERANCE = 10.0
 """Singular values below this many eps of the largest count as zero, and so do parts of a vector that are as small."""
@@ -180,13 +180,13 @@ def prox_linear_on_set(
     def residual(y: Array, slope: Array) -> Array:
         return jnp.linalg.norm(y - truncate(y + scale * slope, penalty))
 
-    y = semismooth_newton(
-        start=prox_linear(gradient, value, jacobian, penalty, step_size)[1],
+    dual = ConcaveFunction(
         gradient=lambda y: dual_gradient(model, y),
         maximize_model=maximize_model,
         directional_derivative=lambda y, end, point, slope: slope @ (end - y),
         residual=residual,
-        tolerance=4 * eps * (penalty + scale * rounding),
         curvature_bounds=jnp.broadcast_to(lipschitz, value.shape),
     )
+    start = prox_linear(gradient, value, jacobian, penalty, step_size)[1]
+    y = semismooth_newton(dual, start, tolerance=4 * eps * (penalty + scale * rounding))
     return project(dual_center(model, y)) - x, y

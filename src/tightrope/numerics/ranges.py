@@ -1,4 +1,17 @@
-"""Multipliers of penalties on ranges: one dual variable per row, between limits."""
+"""Multipliers of penalties on ranges: one dual variable per row, between limits.
+
+`range_multipliers` is an active-set method on the dual function, which is piecewise quadratic: y_i is in [0, ρ_i], where its
+slope is z_i − high_i, or in [−ρ_i, 0], where it is z_i − low_i; for an equality these are one piece. Rows whose y_i is strictly
+inside its piece are active: there the slope must be zero. A round
+
+    releases    gives each row in turn its best y_i (coordinate ascent)
+    solves      moves to y + s with Gs = slope on the active rows; where that leaves a piece, `_project_step`
+
+and never decreases the function. A step of the second kind solves for the active rows or leaves fewer of them. After the first
+rounds, rows are released only once the active rows are solved for, and then the function increases: no active set is solved
+for twice, so the method ends. (Releasing rows earlier zigzags without end where rows are nearly dependent.) Singular G need no
+special case: with the ridge of `solve_active_rows`, a step without curvature is so long that it ends at limits.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from .prox_linear import ProxLinearModel, dual_curvature, dual_gradient
 from .scaling import positive_or_one
-from .semismooth import semismooth_newton
+from .semismooth import ConcaveFunction, semismooth_newton
 
 OPTIMALITY_TOLERANCE = 20.0
 """How far a row may be from the place that its multiplier requires, in units of rounding."""
@@ -66,21 +79,8 @@ def range_multipliers(
     This is the dual of min over d of ½ dᵀMd + vᵀd + Σ ρ_i dist(h_i + J_i d, [low_i, high_i]) with G = JM⁻¹Jᵀ and
     r = h − JM⁻¹v: the step is d = −M⁻¹(v + Jᵀy), and it takes h to z = r − Gy. One row is solved in closed form.
 
-    Several rows are solved by an active-set method. The dual function is piecewise quadratic: y_i is in [0, ρ_i], where its
-    slope is z_i − high_i, or in [−ρ_i, 0], where it is z_i − low_i; for an equality these are one piece. Rows whose y_i is
-    strictly inside its piece are active: there the slope must be zero. A round
-
-        releases    gives each row in turn its best y_i (coordinate ascent)
-        solves      moves to y + s with Gs = slope on the active rows; where that leaves a piece, `_project_step`
-
-    and never decreases the function. A step of the second kind solves for the active rows or leaves fewer of them. After the
-    first rounds, rows are released only once the active rows are solved for, and then the function increases: no active set
-    is solved for twice, so the method ends. (Releasing rows earlier zigzags without end where rows are nearly dependent.)
-    Singular G need no special case: with the ridge of `solve_active_rows`, a step without curvature is so long that it ends
-    at limits.
-
-    The method stops when every z_i is where its y_i requires, to rounding of the terms of z_i. A good start needs one round
-    and no release.
+    Several rows are solved by the active-set method at the top of this file, which stops when every z_i is where its y_i
+    requires, to rounding of the terms of z_i. A good start needs one round and no release.
     """
     size = jnp.diag(gram)
     if value.size == 1:
@@ -184,12 +184,11 @@ def range_multipliers_on_set(
         target = jnp.where(moves, jnp.where(side > 0, ranges.high, ranges.low), 0.0)
         return (rows - target) @ (end - y)
 
-    return semismooth_newton(
-        start=ranges.clip(start),
+    dual = ConcaveFunction(
         gradient=lambda y: dual_gradient(model, y),
         maximize_model=maximize_model,
         directional_derivative=directional_derivative,
         residual=lambda y, rows: jnp.max(unit * jnp.abs(y - ranges.best_multiplier(rows + size * y, size))),
-        tolerance=10.0,
         curvature_bounds=size,
     )
+    return semismooth_newton(dual, ranges.clip(start), tolerance=10.0)

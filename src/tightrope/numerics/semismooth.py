@@ -15,6 +15,25 @@ UNDAMPED_ROUNDS = 10
 """Rounds of Newton's method before damping may start."""
 
 
+class ConcaveFunction(NamedTuple):
+    """A concave function of y that is smooth except for kinks.
+
+    Attributes:
+        gradient: y ↦ the gradient of the smooth part.
+        maximize_model: (y, gradient at y, damping) ↦ the maximizer of the damped quadratic model at y.
+        directional_derivative: (y, end, point, gradient at point) ↦ the derivative of the whole function at a point between
+            y and end, in the direction end − y.
+        residual: (y, gradient at y) ↦ the distance from optimality.
+        curvature_bounds: upper bounds of the curvature along each coordinate.
+    """
+
+    gradient: Callable[[Array], Array]
+    maximize_model: Callable[[Array, Array, Array], Array]
+    directional_derivative: Callable[[Array, Array, Array, Array], Array]
+    residual: Callable[[Array, Array], Array]
+    curvature_bounds: Float[Array, " m"]
+
+
 class _Ascent(NamedTuple):
     y: Float[Array, " m"]
     gradient: Float[Array, " m"]
@@ -27,16 +46,9 @@ class _Ascent(NamedTuple):
 
 
 def semismooth_newton(
-    start: Float[Array, " m"],
-    gradient: Callable[[Array], Array],
-    maximize_model: Callable[[Array, Array, Array], Array],
-    directional_derivative: Callable[[Array, Array, Array, Array], Array],
-    residual: Callable[[Array, Array], Array],
-    tolerance: Float[Array, ""] | float,
-    curvature_bounds: Float[Array, " m"],
-    rounds: int = 100,
+    f: ConcaveFunction, start: Float[Array, " m"], tolerance: Float[Array, ""] | float, rounds: int = 100
 ) -> Float[Array, " m"]:
-    """Maximize a concave function that is smooth except for kinks; the function never decreases.
+    """Maximize a concave function, until its residual is at most `tolerance`; the function never decreases.
 
     A full step is taken if it halves the residual or if the function still increases at its end. Other steps are shortened
     by `line_search`, which uses slopes because differences of values are lost in rounding. Where the smooth part is
@@ -44,51 +56,40 @@ def semismooth_newton(
     returned.
 
     Where pieces without curvature are narrow, steps may be shortened again and again. After UNDAMPED_ROUNDS, a step shorter
-    than a tenth damps the next ones: by the fraction of `curvature_bounds` with which the model's maximum would have been
+    than a tenth damps the next ones: by the fraction of the curvature bounds with which the model's maximum would have been
     the end of the shortened step. Each full step divides the damping by ten.
-
-    Args:
-        start: the first y.
-        gradient: y ↦ the gradient of the smooth part.
-        maximize_model: (y, gradient at y, damping) ↦ the maximizer of the damped quadratic model.
-        directional_derivative: (y, end, point, gradient at point) ↦ the derivative of the whole function at a point between
-            y and end, in the direction end − y.
-        residual: (y, gradient at y) ↦ the distance from optimality.
-        tolerance: stop at this residual.
-        curvature_bounds: upper bounds of the curvature along each coordinate.
-        rounds: the maximum number of rounds.
     """
-
-    def newton(s: _Ascent) -> _Ascent:
-        y = s.y
-        end = maximize_model(y, s.gradient, s.damping)
-        gradient_at_end = gradient(end)
-        slope_at_end = directional_derivative(y, end, end, gradient_at_end)
-        full = (slope_at_end >= 0) | (residual(end, gradient_at_end) <= 0.5 * s.least_residual)
-
-        def slope(length: Array) -> Array:
-            point = y + length * (end - y)
-            return directional_derivative(y, end, point, gradient(point))
-
-        slope_at_y = directional_derivative(y, end, y, s.gradient)
-        length = line_search(slope, slope_at_y, slope_at_end, full)
-        share = jnp.minimum(slope_at_y / positive_or_one(length * (end - y) ** 2 @ curvature_bounds), 1.0)
-        stuck = (s.round >= UNDAMPED_ROUNDS) & (length < 0.1)
-        damping = jnp.where(length == 1.0, 0.1 * s.damping, jnp.maximum(s.damping, jnp.where(stuck, share, 0.0)))
-        new = jnp.where(length == 1.0, end, y + length * (end - y))
-        new_gradient, moved = gradient(new), jnp.any(new != y)
-        left = residual(new, new_gradient)
-        best = jnp.where(left < s.least_residual, new, s.best)
-        return _Ascent(new, new_gradient, best, jnp.minimum(left, s.least_residual), damping, moved, s.round + 1)
 
     def unfinished(s: _Ascent) -> Array:
         return (s.least_residual > tolerance) & s.moved & (s.round < rounds)
 
-    first = gradient(start)
-    begin = _Ascent(
-        start, first, start, residual(start, first), jnp.zeros_like(first[0]), jnp.bool_(True), jnp.int32(0)
-    )
-    return jax.lax.while_loop(unfinished, newton, begin).best
+    first = f.gradient(start)
+    residual, zero = f.residual(start, first), jnp.zeros_like(first[0])
+    begin = _Ascent(start, first, start, residual, zero, jnp.bool_(True), jnp.int32(0))
+    return jax.lax.while_loop(unfinished, lambda s: _newton_step(f, s), begin).best
+
+
+def _newton_step(f: ConcaveFunction, s: _Ascent) -> _Ascent:
+    y = s.y
+    end = f.maximize_model(y, s.gradient, s.damping)
+    gradient_at_end = f.gradient(end)
+    slope_at_end = f.directional_derivative(y, end, end, gradient_at_end)
+    full = (slope_at_end >= 0) | (f.residual(end, gradient_at_end) <= 0.5 * s.least_residual)
+
+    def slope(length: Array) -> Array:
+        point = y + length * (end - y)
+        return f.directional_derivative(y, end, point, f.gradient(point))
+
+    slope_at_y = f.directional_derivative(y, end, y, s.gradient)
+    length = line_search(slope, slope_at_y, slope_at_end, full)
+    share = jnp.minimum(slope_at_y / positive_or_one(length * (end - y) ** 2 @ f.curvature_bounds), 1.0)
+    stuck = (s.round >= UNDAMPED_ROUNDS) & (length < 0.1)
+    damping = jnp.where(length == 1.0, 0.1 * s.damping, jnp.maximum(s.damping, jnp.where(stuck, share, 0.0)))
+    new = jnp.where(length == 1.0, end, y + length * (end - y))
+    gradient, moved = f.gradient(new), jnp.any(new != y)
+    residual = f.residual(new, gradient)
+    best = jnp.where(residual < s.least_residual, new, s.best)
+    return _Ascent(new, gradient, best, jnp.minimum(residual, s.least_residual), damping, moved, s.round + 1)
 
 
 def line_search(

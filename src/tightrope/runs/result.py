@@ -84,7 +84,8 @@ class Result:
         objective: E objective(x), as certified.
         violation: the largest over the constraints, as certified.
         stationarity: distance of ∇F + Jᵀλ to −N_X(x), as certified.
-        multipliers: by constraint; for the Lagrangian F + Σλc + Σμg, one signed number for `between`.
+        multipliers: by constraint; for the Lagrangian F + Σλc + Σμg, one signed number for `between`. A float for a constraint
+            function that returns a scalar, an array for one that returns a vector, even of length 1.
         success: certified feasible and stationary at the tolerances of `stop`.
         status: why the loop ended.
         message: the same for people, with what to do next.
