@@ -1,6 +1,6 @@
-"""Two small nonlinear problems twice: for the library, and in NumPy with derivatives by hand, one loop over rows.
+"""Two small nonlinear problems in two forms: for the library, and in NumPy with derivatives by hand.
 
-`noisy()` has a random equality, a random band and a fixed floor, in a ball; `fixed()` the like without data, in a box.
+`noisy()` has a random equality, a random band and a fixed floor, in a ball; `fixed()` has the same without data, in a box.
 Raw values h are in the user's order and signs. With slacks the point is z = [x, s], the rows are h − target and h − s, and
 each s stays within its bounds.
 """
@@ -24,20 +24,20 @@ X1 = np.array([0.4, -0.3, 0.25])
 START = np.array([*X1, 0.0, 0.05])
 """X1 with slacks inside their bounds."""
 
-Rows = tuple[np.ndarray, ...]
-"""Numbers of the rows of a sample: of the objective's data, and for `noisy` of the constraint's own data."""
+Sample = tuple[np.ndarray, ...]
+"""Indices of the examples of a sample: of the objective's data, and for `noisy` of the constraint's own data."""
 
 
 @functools.cache
 def noisy() -> tr.Problem:
-    """The equality has data of its own, the band shares the objective's."""
+    """The equality has data of its own; the band shares the objective's."""
     data = tr.Dataset({"a": A, "b": B, "w": W}, batch_size=BATCH)
     own = tr.Dataset({"c": C, "d": D}, batch_size=FEW)
     constraints = [
         tr.equals(
-            lambda x, rows: jnp.mean((rows["c"] @ x) ** 2 + 0.3 * rows["d"] @ x), TARGET, data=own, name="energy"
+            lambda x, batch: jnp.mean((batch["c"] @ x) ** 2 + 0.3 * batch["d"] @ x), TARGET, data=own, name="energy"
         ),
-        tr.between(lambda x, rows: jnp.mean(jnp.sin(rows["a"] @ x)), LOW, HIGH, data=data, name="band"),
+        tr.between(lambda x, batch: jnp.mean(jnp.sin(batch["a"] @ x)), LOW, HIGH, data=data, name="band"),
         tr.at_least(lambda x: x[0] * x[1] - x[2], FLOOR, name="floor"),
     ]
     return tr.Problem(_objective, constraints, domain=tr.domains.L2Ball(RADIUS), data=data)
@@ -45,7 +45,7 @@ def noisy() -> tr.Problem:
 
 @functools.cache
 def fixed() -> tr.Problem:
-    """The objective is random, the constraints are not."""
+    """The objective is random and the constraints are not."""
     data = tr.Dataset({"a": A, "b": B, "w": W}, batch_size=BATCH)
     constraints = [
         tr.equals(lambda x: x @ x, TARGET, name="energy"),
@@ -55,21 +55,21 @@ def fixed() -> tr.Problem:
     return tr.Problem(_objective, constraints, domain=tr.domains.Box(*BOX), data=data)
 
 
-def _objective(x, rows):
-    return jnp.mean(0.5 * (rows["a"] @ x - rows["b"]) ** 2 + jnp.sin(rows["w"] @ x))
+def _objective(x, batch):
+    return jnp.mean(0.5 * (batch["a"] @ x - batch["b"]) ** 2 + jnp.sin(batch["w"] @ x))
 
 
 # ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def gradient(x: np.ndarray, sample: Rows) -> np.ndarray:
+def gradient(x: np.ndarray, sample: Sample) -> np.ndarray:
     total = np.zeros(DIM)
     for i in sample[0]:
         total += A[i] * (A[i] @ x - B[i]) + W[i] * np.cos(W[i] @ x)
     return total / len(sample[0])
 
 
-def noisy_raw(x: np.ndarray, sample: Rows) -> np.ndarray:
+def noisy_raw(x: np.ndarray, sample: Sample) -> np.ndarray:
     energy, band = 0.0, 0.0
     for i in sample[1]:
         energy += ((C[i] @ x) ** 2 + 0.3 * D[i] @ x) / len(sample[1])
@@ -78,7 +78,7 @@ def noisy_raw(x: np.ndarray, sample: Rows) -> np.ndarray:
     return np.array([energy, band, x[0] * x[1] - x[2]])
 
 
-def noisy_raw_jacobian(x: np.ndarray, sample: Rows) -> np.ndarray:
+def noisy_raw_jacobian(x: np.ndarray, sample: Sample) -> np.ndarray:
     energy, band = np.zeros(DIM), np.zeros(DIM)
     for i in sample[1]:
         energy += (2 * C[i] * (C[i] @ x) + 0.3 * D[i]) / len(sample[1])
@@ -87,11 +87,11 @@ def noisy_raw_jacobian(x: np.ndarray, sample: Rows) -> np.ndarray:
     return np.array([energy, band, [x[1], x[0], -1.0]])
 
 
-def fixed_raw(x: np.ndarray, sample: Rows = ()) -> np.ndarray:
+def fixed_raw(x: np.ndarray, sample: Sample = ()) -> np.ndarray:
     return np.array([x @ x, np.sin(x[0] + 2 * x[1]), x[0] * x[1] - x[2]])
 
 
-def fixed_raw_jacobian(x: np.ndarray, sample: Rows = ()) -> np.ndarray:
+def fixed_raw_jacobian(x: np.ndarray, sample: Sample = ()) -> np.ndarray:
     slope = np.cos(x[0] + 2 * x[1])
     return np.array([2 * x, [slope, 2 * slope, 0.0], [x[1], x[0], -1.0]])
 
@@ -112,14 +112,14 @@ class WithSlacks(NamedTuple):
     raw_jacobian: Callable
     into_set: Callable
 
-    def gradient(self, z: np.ndarray, sample: Rows) -> np.ndarray:
+    def gradient(self, z: np.ndarray, sample: Sample) -> np.ndarray:
         return np.array([*gradient(z[:DIM], sample), 0.0, 0.0])
 
-    def c(self, z: np.ndarray, sample: Rows = ()) -> np.ndarray:
+    def c(self, z: np.ndarray, sample: Sample = ()) -> np.ndarray:
         energy, band, floor = self.raw(z[:DIM], sample)
         return np.array([energy - TARGET, band - z[DIM], floor - z[DIM + 1]])
 
-    def jacobian(self, z: np.ndarray, sample: Rows = ()) -> np.ndarray:
+    def jacobian(self, z: np.ndarray, sample: Sample = ()) -> np.ndarray:
         energy, band, floor = self.raw_jacobian(z[:DIM], sample)
         return np.array([[*energy, 0, 0], [*band, -1, 0], [*floor, 0, -1]])
 
@@ -131,11 +131,11 @@ NOISY = WithSlacks(noisy_raw, noisy_raw_jacobian, in_ball)
 FIXED = WithSlacks(fixed_raw, fixed_raw_jacobian, in_box)
 
 
-# ---- what a path must have passed through ------------------------------------------------------------------------------
+# ---- what a run must have encountered ----------------------------------------------------------------------------------
 
 
 def independent(path, roles: list[str]) -> bool:
-    """Whether these roles saw different rows: two draws of N rows agree in about one entry of N, not in many."""
+    """Whether these roles have different samples: two draws from N examples coincide in about one entry of N."""
     for i, first in enumerate(roles):
         for second in roles[:i]:
             for source in range(len(path.samples[first][0])):

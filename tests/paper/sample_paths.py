@@ -1,6 +1,6 @@
-"""The library's methods driven step by step, with the sample path they saw, for tests against transcriptions.
+"""Runs of the library's methods step by step, with their samples, for tests against transcriptions.
 
-Nothing here knows an algorithm: it only calls `init` and `step` as the loop does, and hands back NumPy arrays.
+Nothing here depends on the algorithm: it calls `init` and `step` as the loop does and returns NumPy arrays.
 """
 
 import functools
@@ -17,7 +17,7 @@ from tightrope.oracles.build import oracle_for
 from tightrope.oracles.oracle import Oracle
 from tightrope.problems.parameters import Parameters
 from tightrope.problems.problem import Problem
-from tightrope.runs.loop import draw_of
+from tightrope.runs.stepper import draw_samples
 
 
 class Path(NamedTuple):
@@ -47,7 +47,7 @@ def _oracle(problem: Problem, dtype: Any, size: int, form: str) -> Oracle:
 def _draws(oracle_of: Any, roles: tuple[tuple[str, int | None], ...], steps: int) -> Any:
     """Compiled: seed ↦ the draws of the steps 0 … `steps`; one program for all methods with these roles."""
     oracle = _oracle(*oracle_of)
-    one = lambda key, k: (*draw_of(oracle, dict(roles), key, k), jax.random.fold_in(key, k))
+    one = lambda key, k: (*draw_samples(oracle, dict(roles), key, k), jax.random.fold_in(key, k))
     numbers = np.arange(steps + 1, dtype=np.int32)
     draws = lambda seed: jax.vmap(one, in_axes=(None, 0))(jax.random.key(seed), numbers)
     return quick_jit(draws), quick_jit(jax.vmap(draws))
@@ -116,7 +116,7 @@ def drive(
 
 
 def outputs(problem: Problem, x0: np.ndarray, method: Method, *, steps: int, seeds: int) -> np.ndarray:
-    """`method.output` after `steps` steps, for the seeds 0, 1, …: one row a seed."""
+    """`method.output` after `steps` steps, for the seeds 0, 1, …: one row per seed."""
     oracle, method, (_, draws), (_, run) = _prepare(problem, x0, method, steps)
     return np.asarray(run(method, jnp.asarray(x0), oracle.multipliers, draws(np.arange(seeds, dtype=np.uint32))))
 
@@ -132,9 +132,9 @@ def visited(problem: Problem, x0: np.ndarray, method: Method, *, steps: int, see
 
 
 def which(points: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """For each point the number of the candidate that it is; the candidates are told apart, and nothing else occurs."""
+    """The index of the candidate equal to each point; candidates must be distinct, and every point must be one of them."""
     gaps = np.linalg.norm(candidates[:, None] - candidates[None], axis=-1) + np.eye(len(candidates))
-    assert gaps.min() > 1e-6, "the candidates cannot be told apart"
+    assert gaps.min() > 1e-6, "two candidates are equal"
     distance = np.linalg.norm(points[:, None] - candidates[None], axis=-1)
     assert distance.min(axis=1).max() < 1e-9, "a point is none of the candidates"
     return distance.argmin(axis=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from convex_by_hand import (
     BATCH,
-    ROW_BATCH,
+    CONSTRAINT_BATCH,
     START,
     LmoOnly,
     drawn,
@@ -31,7 +31,7 @@ FW_START = np.array([0.5, 0.3, -0.4])
 
 
 class Transcribed(NamedTuple):
-    """x_1 … x_{T+1}, λ_1 … λ_{T+1}, their averages over t = 1 … T (weights η_t), and whether X cut step t."""
+    """x_1 … x_{T+1}, λ_1 … λ_{T+1}, their averages over t = 1 … T (weights η_t), and whether X cut off step t."""
 
     x: np.ndarray
     multipliers: np.ndarray
@@ -40,9 +40,9 @@ class Transcribed(NamedTuple):
     cut: np.ndarray
 
 
-def lagrangian_gradient(x, multipliers, objective_rows, constraint_rows):
-    total = gradient(x, objective_rows)
-    for weight, slope in zip(multipliers, jacobian(x, constraint_rows), strict=True):
+def lagrangian_gradient(x, multipliers, objective_examples, constraint_examples):
+    total = gradient(x, objective_examples)
+    for weight, slope in zip(multipliers, jacobian(x, constraint_examples), strict=True):
         total = total + weight * slope
     return total
 
@@ -108,8 +108,8 @@ def algorithm_2(x, multipliers, v: float, objective: list, constraint: list) -> 
 NONE, WARM = (0.0, 0.0, 0.0), (0.3, 0.1, 0.7)
 
 
-def reach_zero_and_leave_it(multipliers: np.ndarray) -> int:
-    """How many multipliers are positive on some steps and then cut off at zero."""
+def multipliers_cut_at_zero(multipliers: np.ndarray) -> int:
+    """The number of multipliers that are positive at some step and zero at the next."""
     positive = multipliers > 0
     return int((positive[:-1] & ~positive[1:]).any(axis=0).sum())
 
@@ -137,7 +137,7 @@ def test_algorithm_1_iterates(horizon):
     path, expected = saddle(horizon)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     assert 2 < expected.cut.sum() < T - 2
-    assert reach_zero_and_leave_it(expected.multipliers) >= 2
+    assert multipliers_cut_at_zero(expected.multipliers) >= 2
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
@@ -149,13 +149,13 @@ def test_algorithm_1_output_and_multipliers_are_averages_over_the_iterates_befor
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
-def test_algorithm_1_takes_one_sample_a_step_for_everything_and_counts_it(horizon):
+def test_algorithm_1_uses_and_counts_one_sample_per_step(horizon):
     path, _ = saddle(horizon)
     assert set(path.samples) == {"joint"}
-    assert {tuple(info) for info in path.infos} == {(1, 1, 1, BATCH + ROW_BATCH)}
+    assert {tuple(info) for info in path.infos} == {(1, 1, 1, BATCH + CONSTRAINT_BATCH)}
 
 
-def test_algorithm_1_depends_on_the_horizon_where_it_says_so():
+def test_algorithm_1_declares_whether_it_depends_on_the_horizon():
     assert saddle("fixed")[0].method.uses_horizon
     assert not saddle("any")[0].method.uses_horizon
 
@@ -189,7 +189,7 @@ def test_algorithm_2_iterates_without_a_projection(rate):
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose([state.direction for state in path.states[1:]], expected.d, rtol=1e-9, atol=1e-12)
     assert len(np.unique(expected.vertices, axis=0)) >= 3
-    assert reach_zero_and_leave_it(expected.multipliers) >= 2
+    assert multipliers_cut_at_zero(expected.multipliers) >= 2
     assert (expected.multipliers[-1] > 0).any()
 
 
@@ -205,10 +205,10 @@ def test_algorithm_2_output_and_multipliers_are_averages_over_the_iterates_befor
     np.testing.assert_allclose(path.method.multipliers(last), expected.average_multipliers, rtol=1e-9)
 
 
-def test_algorithm_2_counts_two_gradients_a_step_on_one_sample():
+def test_algorithm_2_counts_two_gradients_per_step_on_one_sample():
     path, _ = frank_wolfe("theory")
     assert set(path.samples) == {"joint"}
-    assert {tuple(info) for info in path.infos} == {(2, 2, 2, BATCH + ROW_BATCH)}
+    assert {tuple(info) for info in path.infos} == {(2, 2, 2, BATCH + CONSTRAINT_BATCH)}
 
 
 def test_algorithm_2_estimates_its_constants_without_a_projection_too():
@@ -218,7 +218,7 @@ def test_algorithm_2_estimates_its_constants_without_a_projection_too():
     assert np.abs(path.x).sum(axis=1).max() <= FW_RADIUS * (1 + 1e-9)
 
 
-def test_warm_starts_begin_with_their_multipliers():
+def test_a_warm_start_keeps_its_multipliers():
     for path, expected in (saddle("fixed", WARM), frank_wolfe("theory", WARM)):
         np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
         last = path.states[-1]

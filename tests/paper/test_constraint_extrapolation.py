@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from convex_by_hand import (
     BATCH,
+    CONSTRAINT_BATCH,
     PLANE,
-    ROW_BATCH,
     START,
     ball,
     drawn,
@@ -28,7 +28,7 @@ C1, C2 = 1.5, 2.0
 
 
 class Transcribed(NamedTuple):
-    """x_0 … x_T, y_0 … y_T, Σ (t+1) x_{t+1} / Σ (t+1), the same of y, and whether X cut step t."""
+    """x_0 … x_T, y_0 … y_T, Σ (t+1) x_{t+1} / Σ (t+1), the same of y, and whether X cut off step t."""
 
     x: np.ndarray
     y: np.ndarray
@@ -37,16 +37,16 @@ class Transcribed(NamedTuple):
     cut: np.ndarray
 
 
-def g(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.append(values(x, rows), plane_value(x))
+def g(x: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    return np.append(values(x, examples), plane_value(x))
 
 
-def g_prime(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.vstack([jacobian(x, rows), PLANE])
+def g_prime(x: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    return np.vstack([jacobian(x, examples), PLANE])
 
 
 def algorithm(x: np.ndarray, y: np.ndarray, objective: list, value: list, slope: list) -> Transcribed:
-    """`value[t]` are the rows of ℓ_t, `slope[t]` those of the Jacobian at x_t, `objective[t]` those of f'(x_t)."""
+    """`value[t]` are the examples of ℓ_t, `slope[t]` those of the Jacobian at x_t, `objective[t]` those of f'(x_t)."""
     free = np.array([False, False, False, True])
     before, model_before = x, None
     xs, ys, cut = [x], [y], []
@@ -78,8 +78,8 @@ def problem() -> tr.Problem:
 @functools.cache
 def both(y: tuple = (0.0, 0.0, 0.0, 0.0)) -> tuple:
     path = drive(problem(), START, METHOD, steps=T, seed=1, multipliers=np.array(y))
-    rows = drawn(path, "objective")[0], drawn(path, "value")[1], drawn(path, "jacobian")[1]
-    return path, algorithm(START, np.array(y), *rows), rows
+    examples = drawn(path, "objective")[0], drawn(path, "value")[1], drawn(path, "jacobian")[1]
+    return path, algorithm(START, np.array(y), *examples), examples
 
 
 def test_iterates_are_those_of_the_transcription():
@@ -105,9 +105,9 @@ def test_the_output_averages_with_weights_that_grow_linearly():
     np.testing.assert_allclose(path.method.multipliers(last), expected.average_y, rtol=1e-9)
 
 
-def test_a_step_counts_two_linearisations_and_one_gradient():
+def test_a_step_counts_two_linearizations_and_one_gradient():
     path, _, _ = both()
-    assert {tuple(info) for info in path.infos} == {(1, 2, 2, BATCH + 2 * ROW_BATCH)}
+    assert {tuple(info) for info in path.infos} == {(1, 2, 2, BATCH + 2 * CONSTRAINT_BATCH)}
 
 
 def test_the_three_samples_are_independent():
@@ -117,13 +117,13 @@ def test_the_three_samples_are_independent():
     assert not np.allclose(algorithm(START, np.zeros(4), objective, value, value).x, expected.x)
 
 
-def test_a_warm_start_begins_with_its_multipliers():
+def test_a_warm_start_keeps_its_multipliers():
     path, expected, _ = both((0.3, 0.1, 0.7, -0.2))
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose([state.multipliers for state in path.states], expected.y, rtol=1e-9, atol=1e-12)
 
 
-def test_noise_that_does_not_show_at_the_start_shortens_the_dual_steps():
+def test_noise_in_the_jacobian_alone_shortens_the_dual_steps():
     """At x = 0 every sample of c·x is 0: the noise is in the Jacobian."""
     made = make_problem(tr.domains.L2Ball(RADIUS), plane=False)
     found = [

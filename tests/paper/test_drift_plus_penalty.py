@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from convex_by_hand import (
     BATCH,
-    ROW_BATCH,
+    CONSTRAINT_BATCH,
     START,
     drawn,
     gradient,
@@ -25,7 +25,7 @@ PROXIMAL, WEIGHT = 0.1, 0.6
 
 
 class Transcribed(NamedTuple):
-    """x_1 … x_{T+1}, Q_1 … Q_{T+1}, the average of x_1 … x_T, and whether X cut step t."""
+    """x_1 … x_{T+1}, Q_1 … Q_{T+1}, the average of x_1 … x_T, and whether X cut off step t."""
 
     x: np.ndarray
     queues: np.ndarray
@@ -91,10 +91,10 @@ def test_the_output_is_the_plain_average_of_the_iterates_before_each_step():
 def test_one_sample_serves_the_whole_step_and_is_counted_once():
     path, _ = both()
     assert set(path.samples) == {"joint"}
-    assert {tuple(info) for info in path.infos} == {(1, 1, 1, BATCH + ROW_BATCH)}
+    assert {tuple(info) for info in path.infos} == {(1, 1, 1, BATCH + CONSTRAINT_BATCH)}
 
 
-def test_a_warm_start_begins_with_its_multipliers():
+def test_a_warm_start_keeps_its_multipliers():
     path, expected = both((0.3, 0.1, 0.7))
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(path.method.multipliers(path.states[0]), [0.3, 0.1, 0.7], rtol=1e-12)

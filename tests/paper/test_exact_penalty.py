@@ -21,7 +21,7 @@ from tightrope.problems.parameters import Parameters
 
 
 class Problem(NamedTuple):
-    """A problem by hand: gradient of f, rows c and their Jacobian, each at a point on a sample; the set, None: all."""
+    """A problem by hand: gradient of f, rows c and their Jacobian, each at a point on a sample; projection, None: no set."""
 
     gradient: Callable
     c: Callable
@@ -51,7 +51,7 @@ class Constants(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One step's randomness: small samples A, B, S, large ones (where a restart takes them), a uniform number."""
+    """One step's randomness: small samples A, B, S, large ones (for restarts), a uniform number."""
 
     small: tuple[Any, Any, Any]
     large: tuple[Any, Any, Any]
@@ -65,13 +65,13 @@ class Estimate(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """What stands after each step: x (and before the first), the inner iterate picked so far, its y, ρ, the verdict."""
+    """After each step: x (also before the first), the inner iterate picked so far, its y, ρ, the status; and all events."""
 
     x: list[np.ndarray]
     picked: list[np.ndarray]
     y: list[np.ndarray]
     rho: list[float]
-    verdict: list[str | None]
+    status: list[str | None]
     events: list[str]
 
 
@@ -132,7 +132,7 @@ def step_free(e: Estimate, rho: float, gamma: float) -> tuple[np.ndarray, np.nda
 def step_within(
     e: Estimate, rho: float, gamma: float, x: np.ndarray, project: Callable
 ) -> tuple[np.ndarray, np.ndarray, str]:
-    """(3.1) with x + d in a set: accelerated ascent on max over ‖y‖ ≤ ρ of min over d, until it stands still."""
+    """(3.1) with x + d in a set: accelerated ascent on max over ‖y‖ ≤ ρ of min over d, until it stalls."""
     go = lambda y: project(x - gamma * (e.v + e.J.T @ y)) - x
     length = 1 / (gamma * np.linalg.norm(e.J, 2) ** 2)
     y = old = np.zeros(len(e.c))
@@ -153,7 +153,7 @@ def step_within(
 
 
 def trial(p: Problem, x: np.ndarray, e: Estimate, alpha: float, gamma: float) -> np.ndarray:
-    """γd of (2.3); in a set the least vᵀs + ‖s‖²/(2γ) with Js = −γαc, which here can always be met."""
+    """γd of (2.3); in a set the least vᵀs + ‖s‖²/(2γ) with Js = −γαc, which is always feasible here."""
     if p.project is None:
         inverse = np.linalg.pinv(e.J, rcond=1e-10)
         return -gamma * (e.v - inverse @ (e.J @ e.v)) - gamma * alpha * inverse @ e.c
@@ -163,7 +163,7 @@ def trial(p: Problem, x: np.ndarray, e: Estimate, alpha: float, gamma: float) ->
 
 
 def steer(p: Problem, x: np.ndarray, e: Estimate, s: Constants, rho: float, gamma: float) -> tuple[bool, bool, float]:
-    """(2.4)-(2.6): whether the test holds, whether c ≠ 0 cannot be made smaller, and the ρ that would be enough."""
+    """(2.4)-(2.6): whether the test holds, whether c ≠ 0 cannot be reduced, and the ρ that is enough."""
     step = trial(p, x, e, s.alpha, gamma)
     theta = np.linalg.norm(e.c) - np.linalg.norm(e.c + e.J @ step)
     rise = e.v @ step + step @ step / (2 * gamma)
@@ -173,17 +173,17 @@ def steer(p: Problem, x: np.ndarray, e: Estimate, s: Constants, rho: float, gamm
 
 
 def algorithm(p: Problem, s: Constants, x: np.ndarray, first: Estimate, draws: list[Draw]) -> Transcribed:
-    """Algorithm 2.1 around Algorithm 3.1; where it would end it keeps ρ and goes on."""
+    """Algorithm 2.1 around Algorithm 3.1; where it would stop, it keeps ρ and continues."""
     out = Transcribed([x], [], [], [], [], [])
-    rho, gamma, outer, verdict = s.rho, s.gamma_of(s.rho), (x, first), None
+    rho, gamma, outer, status = s.rho, s.gamma_of(s.rho), (x, first), None
     last, anchor, full, e, picked_y, queue = x, x, first, first, None, list(draws)
     for k in range(1, -(-len(draws) // s.T) + 1):
         holds, stuck, enough = steer(p, *outer, s, rho, gamma)
         if k > 1 and holds:
-            verdict = "infeasible" if stuck else "converged"
-            out.events.append(verdict)
+            status = "infeasible" if stuck else "converged"
+            out.events.append(status)
         else:
-            verdict = None
+            status = None
             out.events.append("enough" if enough > s.beta * rho else "beta")
             rho = max(s.beta * rho, enough)
         gamma, x, best = s.gamma_of(rho), outer[0], np.inf
@@ -207,7 +207,7 @@ def algorithm(p: Problem, s: Constants, x: np.ndarray, first: Estimate, draws: l
             out.picked.append(outer[0])
             out.y.append(picked_y)
             out.rho.append(rho)
-            out.verdict.append(verdict)
+            out.status.append(status)
     return out
 
 
@@ -237,7 +237,7 @@ def noisy_jacobian(x: np.ndarray, sample: tuple) -> np.ndarray:
 
 
 def exact_c(x: np.ndarray, _: Any) -> np.ndarray:
-    """Where x0 = x1 = 0 it is not 0, and its Jacobian is."""
+    """Not 0 at x0 = x1 = 0, where its Jacobian is 0."""
     return np.array([x[0] ** 2 + 2 * x[1] ** 2 - 1.0, x[0] * x[1] - 0.2])
 
 
@@ -302,7 +302,7 @@ def problem(name: str) -> tr.Problem:
 
 
 def method_of(s: Constants) -> tr.methods.Method:
-    """'auto' finds the setting, but for the one in which data sets are sampled like endless data."""
+    """'auto' finds every setting except 'stochastic', in which data sets are sampled like endless data."""
     finite = s.setting == "finite_sum"
     return tr.methods.ExactPenalty(
         penalty=s.rho, penalty_growth=s.beta, normal_fraction=s.alpha, decrease_fraction=s.zeta, step_size=s.gamma,
@@ -319,13 +319,13 @@ ROLES = ("gradient", "value", "jacobian")
 
 @functools.cache
 def _large(name: str) -> Callable:
-    """Compiled: keys of steps ↦ the samples of a restart there."""
+    """Compiled: keys of steps ↦ samples of a restart."""
     oracle = oracle_for(problem(name), Parameters(jnp.zeros(DIM)), form="slacks")
     return quick_jit(jax.vmap(lambda key: tuple(oracle.draw(part, LARGE) for part in jax.random.split(key, 3))))
 
 
 def draws_of(path: Path, name: str, s: Constants, steps: int) -> list[Draw]:
-    """Entry 0 is init's."""
+    """Entry 0 belongs to `init`."""
     large = None
     if s.setting in ("stochastic", "semi"):
         large = jax.tree.map(np.asarray, _large(name)(path.keys))
@@ -342,26 +342,26 @@ def run(name: str, s: Constants, steps: int = 30, seed: int = 0, start: np.ndarr
 
 
 def agree(path: Path, expected: Transcribed, s: Constants, costs: dict[bool, tuple[int, int, int, int]]) -> None:
-    """All that a run shows; `costs` of a step that restarts and of one that does not."""
+    """Compare everything observable; `costs` of a step with a restart (True) and without."""
     np.testing.assert_allclose(path.x, np.stack(expected.x), rtol=1e-9, atol=1e-12)
     states = path.states[1:]
     output = np.stack([np.asarray(path.method.output(state)) for state in states])
     np.testing.assert_allclose(output, np.stack(expected.picked), rtol=1e-9, atol=1e-12)
     raw = np.stack([np.asarray(path.oracle.rows.to_raw(path.method.multipliers(state))) for state in states])
     np.testing.assert_allclose(raw, np.stack(expected.y), rtol=1e-9, atol=1e-12)
-    assert [path.method.termination(state) for state in states] == expected.verdict
+    assert [path.method.termination(state) for state in states] == expected.status
     assert path.infos == [costs[k % s.T % s.tau == 0] for k in range(len(states))]
 
 
 def events(*runs: Transcribed) -> set[str]:
-    """What happened, tests of ρ at the start apart."""
+    """The events of these runs, except the first outer test."""
     return set().union(*(run.events[1:] for run in runs))
 
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
 
 
-def test_3a_fully_stochastic_with_restarts_on_large_samples_and_a_step_size_that_follows_the_penalty():
+def test_3a_fully_stochastic_with_restarts_and_a_step_size_that_depends_on_the_penalty():
     wide = Constants("stochastic", L_f=0.5, L_J=0.3, rho=0.5, beta=1.5, zeta=0.9)
     seen = []
     narrow = wide._replace(G=1.2, M=0.5, L_c=1.8)
@@ -411,7 +411,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("name", list(STARTS))
-def test_3d_nothing_random(name):
+def test_3d_deterministic(name):
     s, start = STARTS[name]
     path, expected = run("exact", s, start=start)
     agree(path, expected, s, {True: (1, 1, 1, 0)})

@@ -70,9 +70,9 @@ def rule(
     """Descent in x and ascent in λ at once, from λ = 0; the first row is an equality, the others inequalities."""
     multipliers = np.zeros(4)
     path, duals, cuts, projections = [x], [multipliers], 0, 0
-    for k, rows in enumerate(samples, start=1):
-        c, jacobian = rows_and_jacobian(x, rows)
-        gradient = f_gradient(x, rows) + sum(m * line for m, line in zip(multipliers, jacobian, strict=True))
+    for k, examples in enumerate(samples, start=1):
+        c, jacobian = rows_and_jacobian(x, examples)
+        gradient = f_gradient(x, examples) + sum(m * line for m, line in zip(multipliers, jacobian, strict=True))
         moved = x - eta * k**-decay * primal.direction(gradient)
         climbed = multipliers + sigma * k**-decay * dual.direction(c)
         cuts += int(np.any(climbed[1:] < 0))
@@ -84,17 +84,17 @@ def rule(
     return Transcribed(np.stack(path), np.stack(duals), cuts, projections)
 
 
-def lagrangian_gradient(x: np.ndarray, multipliers: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    _, jacobian = rows_and_jacobian(x, rows)
-    return f_gradient(x, rows) + sum(m * line for m, line in zip(multipliers, jacobian, strict=True))
+def lagrangian_gradient(x: np.ndarray, multipliers: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    _, jacobian = rows_and_jacobian(x, examples)
+    return f_gradient(x, examples) + sum(m * line for m, line in zip(multipliers, jacobian, strict=True))
 
 
-def kept_signs(multipliers: np.ndarray) -> np.ndarray:
+def cut_at_zero(multipliers: np.ndarray) -> np.ndarray:
     return np.array([multipliers[0], *(max(m, 0.0) for m in multipliers[1:])])
 
 
 def alternating(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, samples: list) -> Transcribed:
-    """Descent in x first; then λ climbs at the new x, on rows of its own."""
+    """Descent in x first, then ascent in λ at the new x, on a sample of its own."""
     multipliers = np.zeros(4)
     path, duals, cuts, projections = [x], [multipliers], 0, 0
     for k, (joint, second) in enumerate(samples, start=1):
@@ -102,7 +102,7 @@ def alternating(primal, dual, eta: float, sigma: float, decay: float, x: np.ndar
         x = np.clip(moved, *BOX)
         c, _ = rows_and_jacobian(x, second)
         climbed = multipliers + sigma * k**-decay * dual.direction(c)
-        multipliers = kept_signs(climbed)
+        multipliers = cut_at_zero(climbed)
         cuts += int(np.any(multipliers != climbed))
         projections += int(np.any(x != moved))
         path.append(x)
@@ -111,8 +111,9 @@ def alternating(primal, dual, eta: float, sigma: float, decay: float, x: np.ndar
 
 
 def extragradient(primal, dual, eta: float, sigma: float, decay: float, x: np.ndarray, samples: list) -> Transcribed:
-    """To a half point along the directions of the slopes at (x, λ), which are then forgotten; from (x, λ) again along those of
-    the slopes at the half point, on rows of their own.
+    """A provisional step along the gradients at (x, λ), then a step from (x, λ) along those at the provisional point.
+
+    The second gradients have a sample of their own, and only they update the optimizers.
     """
     multipliers = np.zeros(4)
     path, duals, cuts, projections = [x], [multipliers], 0, 0
@@ -121,11 +122,11 @@ def extragradient(primal, dual, eta: float, sigma: float, decay: float, x: np.nd
         c, _ = rows_and_jacobian(x, joint)
         try_primal, try_dual = copy.deepcopy((primal, dual))
         half = np.clip(x - down * try_primal.direction(lagrangian_gradient(x, multipliers, joint)), *BOX)
-        half_multipliers = kept_signs(multipliers + up * try_dual.direction(c))
+        half_multipliers = cut_at_zero(multipliers + up * try_dual.direction(c))
         c, _ = rows_and_jacobian(half, second)
         moved = x - down * primal.direction(lagrangian_gradient(half, half_multipliers, second))
         climbed = multipliers + up * dual.direction(c)
-        x, multipliers = np.clip(moved, *BOX), kept_signs(climbed)
+        x, multipliers = np.clip(moved, *BOX), cut_at_zero(climbed)
         cuts += int(np.any(multipliers != climbed))
         projections += int(np.any(x != moved))
         path.append(x)
@@ -154,21 +155,21 @@ def problem(kind: str = "box") -> tr.Problem:
     return tr.Problem(objective, constraints, domain=domain, data=data)
 
 
-def f_gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return sum(A[i] * (A[i] @ x - B[i]) for i in rows) / len(rows)
+def f_gradient(x: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    return sum(A[i] * (A[i] @ x - B[i]) for i in examples) / len(examples)
 
 
-def rows_and_jacobian(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rows_and_jacobian(x: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Energy − 0.4 = 0, band − 0.1 ≤ 0, −0.3 − band ≤ 0, −0.05 − floor ≤ 0."""
-    energy = sum((C[i] @ x) ** 2 for i in rows) / len(rows)
-    energy_slope = sum(2 * C[i] * (C[i] @ x) for i in rows) / len(rows)
-    slope = sum(C[i] for i in rows) / len(rows)
+    energy = sum((C[i] @ x) ** 2 for i in examples) / len(examples)
+    energy_slope = sum(2 * C[i] * (C[i] @ x) for i in examples) / len(examples)
+    slope = sum(C[i] for i in examples) / len(examples)
     c = np.array([energy - 0.4, slope @ x - 0.1, -0.3 - slope @ x, -0.05 - x[0] * x[1]])
     return c, np.array([energy_slope, slope, -slope, [-x[1], -x[0], 0.0]])
 
 
 def to_raw(multipliers: np.ndarray) -> np.ndarray:
-    """One signed number for each constraint function: positive where an upper bound holds it back."""
+    """One signed number per constraint function: positive where an upper bound is active."""
     return np.stack([multipliers[:, 0], multipliers[:, 1] - multipliers[:, 2], -multipliers[:, 3]], axis=1)
 
 
@@ -200,7 +201,7 @@ def test_iterates_and_multipliers_are_those_of_the_rule_on_the_same_samples(vari
     assert set(path.infos) == {(1, 1, 1, BATCH)}
 
 
-def test_on_a_set_that_ties_coordinates_together_the_default_has_one_scale_for_all_of_them():
+def test_on_a_set_that_couples_coordinates_the_default_has_one_scale_for_all():
     method = GradientDescentAscent(step_size=0.3, dual_step_size=0.8)
     path = drive(problem("ball"), X1, method, steps=STEPS, seed=1)
     samples = [entry[0] for entry in path.samples["joint"][1:]]
@@ -211,7 +212,7 @@ def test_on_a_set_that_ties_coordinates_together_the_default_has_one_scale_for_a
 
 
 @pytest.mark.parametrize(("part", "same"), [(tr.domains.NonNegative(), True), (tr.domains.Simplex(), False)])
-def test_in_a_product_the_default_is_adam_where_every_part_is_made_of_intervals(part, same):
+def test_on_a_product_the_default_is_adam_only_if_every_part_is_made_of_intervals(part, same):
     parts = tr.domains.Product({"a": tr.domains.Box(-1.0, 1.0), "b": part})
     made = tr.Problem(lambda x: x["a"] @ x["a"] + x["b"] @ jnp.array([1.0, 5.0]), domain=parts)
     x0 = {"a": jnp.array([0.9, -0.5]), "b": jnp.array([0.5, 0.5])}
@@ -241,7 +242,7 @@ def test_alternating_and_extragradient_steps_are_those_of_their_rules_on_the_sam
     assert set(path.infos) == {cost}
 
 
-def test_an_equality_may_have_a_negative_multiplier_and_an_inequality_never_has():
+def test_only_equalities_have_negative_multipliers():
     """F = x² with x = 1 (λ = −2) and x ≤ 3 (μ = 0)."""
     constraints = [tr.equals(lambda x: x[0], 1.0, name="one"), tr.at_most(lambda x: x[0], 3.0, name="three")]
     method = GradientDescentAscent(step_size=0.1, dual_step_size=0.1, decay=0.0, primal=optax.identity())

@@ -30,7 +30,7 @@ class Constants(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Entry k is what stands after k steps; which steps were the last of an outer one, and where γ/‖c‖ was the less."""
+    """Entry k is the state after k steps; the last steps of the rounds, and whether γ/‖c‖ was below β there."""
 
     x: np.ndarray
     multipliers: np.ndarray
@@ -125,14 +125,14 @@ def test_iterates_and_multipliers_are_those_of_the_rule_on_the_same_samples(s):
 
 @functools.cache
 def far() -> tr.Problem:
-    """No point of the set is near to feasible: every end of a round moves the multiplier by γ."""
+    """No point of the set is nearly feasible: the multiplier moves by γ at the end of every round."""
     return tr.Problem(
         lambda x: 0.0 * x[0], tr.equals(lambda x: x[0], 5.0, name="far"), domain=tr.domains.Box(-1.0, 1.0)
     )
 
 
 @pytest.mark.parametrize(("growth", "ends"), [(2.0, [100, 500, 2100]), (1.2, [100, 244, 452, 750, 1180, 1800])])
-def test_rounds_end_where_whole_numbers_say_in_single_precision_too(growth, ends):
+def test_rounds_end_at_the_exact_steps_even_in_single_precision(growth, ends):
     """100, 100 + 400, + 1600; and 100, 100 + 144, ⌈244 + 207.36⌉, …"""
     method = InexactALM(penalty=1.0, penalty_growth=growth, max_dual_step=1.0, smoothness=1.0, penalty_smoothness=1.0)
     path = drive(far(), np.zeros(1, np.float32), method, steps=2200)
@@ -142,7 +142,7 @@ def test_rounds_end_where_whole_numbers_say_in_single_precision_too(growth, ends
     np.testing.assert_allclose(duals[ends], -np.arange(1.0, len(ends) + 1))
 
 
-def test_four_independent_samples():
+def test_the_four_samples_are_independent():
     path = run(FRACTIONAL)
     assert hand.independent(path, ["objective", "jacobian", "value", "dual"])
     for role, other in (("value", "jacobian"), ("jacobian", "value"), ("dual", "value")):
@@ -151,7 +151,7 @@ def test_four_independent_samples():
         assert not np.allclose(path.x, x, rtol=1e-9, atol=1e-12)
 
 
-def test_counts_are_two_estimates_a_step_and_one_value_more_after_a_round():
+def test_a_step_counts_two_estimates_and_one_more_value_after_a_round():
     path, expected = run(FRACTIONAL), expected_of(FRACTIONAL)
     constraints = hand.BATCH + hand.FEW
     for k, info in enumerate(path.infos, start=1):

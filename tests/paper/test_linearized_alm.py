@@ -142,9 +142,9 @@ def test_a_matrix_gives_the_iterates_of_the_function(form):
 
 def test_every_step_draws_a_fresh_batch_and_counts_what_it_computed():
     path = run(SMALL)
-    rows = np.stack([entry[0] for entry in path.samples["objective"]])
-    assert rows.shape == (STEPS + 1, BATCH)
-    assert len(np.unique(rows, axis=0)) == STEPS + 1
+    examples = np.stack([entry[0] for entry in path.samples["objective"]])
+    assert examples.shape == (STEPS + 1, BATCH)
+    assert len(np.unique(examples, axis=0)) == STEPS + 1
     assert set(path.infos) == {(2, 1, 1, BATCH)}  # A x_k − b serves λ_k and the next step
 
 
@@ -162,7 +162,7 @@ def test_output_and_multipliers_are_one_pair():
 
 
 def test_the_output_is_uniform_over_the_new_iterates():
-    """With a constant gradient x_k tells k: x_k = x_{k−1} + η_k."""
+    """With a constant gradient x_k identifies k: x_k = x_{k−1} + η_k."""
     steps = 7
     path = np.concatenate([[0.0], np.cumsum([LATE.eta_(k) for k in range(1, steps + 1)])])[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))
@@ -172,11 +172,11 @@ def test_the_output_is_uniform_over_the_new_iterates():
 
 
 def compiled(form: str, method: LinearizedALM) -> str:
-    """The compiled program of `fill`, `init` and one step."""
+    """The compiled program of `estimate_constants`, `init` and one step."""
     oracle = run(SMALL, form).oracle
 
-    def program(x, rows):
-        draw = Draw({"objective": (rows,)}, jnp.float32(0.5), jax.random.key(0), jnp.int32(0), jnp.int32(9))
+    def program(x, examples):
+        draw = Draw({"objective": (examples,)}, jnp.float32(0.5), jax.random.key(0), jnp.int32(0), jnp.int32(9))
         filled = method.estimate_constants(oracle, x, draw)
         state = filled.init(oracle, x, draw, jnp.int32(9))
         return filled, filled.step(oracle, state, draw._replace(k=jnp.int32(1)))[0]
@@ -185,7 +185,7 @@ def compiled(form: str, method: LinearizedALM) -> str:
 
 
 def test_the_matrix_of_a_function_is_never_formed():
-    """Neither A nor Aᵀ is in the program that estimates the constants and takes a step; given dense, it is."""
+    """Neither A nor Aᵀ is in the program that estimates the constants and takes a step; given a dense A, it is."""
     shapes = (f"[{ROWS},{DIM}]", f"[{DIM},{ROWS}]")
     function = compiled("function", LinearizedALM())
     assert f"f64[{DIM}]" in function

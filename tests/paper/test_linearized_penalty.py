@@ -58,7 +58,7 @@ def estimate(p: WithSlacks, x: np.ndarray, multipliers: np.ndarray, rho: float, 
 
 
 class Transcribed(NamedTuple):
-    """`x[k − 1]` is x_k, k = 1 … K + 1; `multipliers[k]` what is reported with x_{k+1}, k = 1 … K."""
+    """`x[k − 1]` is x_k, k = 1 … K + 1; `multipliers[k]` are those reported with x_{k+1}, k = 1 … K."""
 
     x: np.ndarray
     multipliers: dict[int, np.ndarray]
@@ -154,8 +154,8 @@ def shrink_by_hand(z: np.ndarray, eta: float) -> np.ndarray:
     return point
 
 
-def test_a_prox_takes_the_place_of_the_projection_and_slacks_keep_their_bounds():
-    """With the other schedule, asked for by name."""
+def test_a_prox_replaces_the_projection_and_slacks_keep_their_bounds():
+    """With the deterministic schedule, requested by name."""
     path = run(EXACT, prox=shrink, schedule="deterministic")
     expected = algorithm(NOISY, EXACT, START, np.zeros(3), batches_of(path), shrink_by_hand)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
@@ -182,7 +182,7 @@ def test_exact_constraints_can_have_multipliers_and_the_stochastic_schedule():
 
 
 class Shifted(TruncatedMomentum):
-    """2a with 1d's schedule: η_k of k + 1, and α_{k+1} in the place of α_k."""
+    """2a with 1d's schedule: η_k of k + 1, and α_{k+1} instead of α_k."""
 
     def roles(self, oracle):
         return LinearizedPenalty().roles(oracle)
@@ -192,7 +192,7 @@ class Shifted(TruncatedMomentum):
         return self.step_size * (k + 1) ** -0.5, self.penalty * k**0.25, weight
 
 
-def test_with_exact_constraints_it_is_truncated_momentum_that_never_truncates():
+def test_with_exact_constraints_it_is_truncated_momentum_without_truncation():
     path = run(EXACT, hand.fixed)
     method = Shifted(
         step_size=EXACT.eta, penalty=EXACT.rho, gradient_radius=1e6, momentum=EXACT.alpha, error_bound_exponent=1.0
@@ -221,7 +221,7 @@ def test_reported_multipliers_belong_to_the_output(s):
 
 
 def test_the_output_is_uniform_over_the_new_iterates():
-    """With a constant gradient x_k tells k: x_{k+1} = x_k + η_k."""
+    """With a constant gradient x_k identifies k: x_{k+1} = x_k + η_k."""
     steps, s = 7, Constants(eta=1.0, rho=1.0, alpha=1.0, quarters=True)
     path = np.concatenate([[0.0], np.cumsum([s.eta_(k) for k in range(1, steps + 1)])])[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))
@@ -231,9 +231,9 @@ def test_the_output_is_uniform_over_the_new_iterates():
     assert follows(counts, probabilities), counts
 
 
-def test_counts_are_two_estimates_a_step():
+def test_a_step_counts_two_estimates():
     """A value and a Jacobian on ζ¹ and a value on ζ², at two points; with exact constraints one value serves both."""
-    rows = hand.BATCH + 2 * (hand.BATCH + hand.FEW)
-    assert set(run(PLAIN).infos) == {(2, 4, 2, rows)}
-    assert set(run(DUAL).infos) == {(2, 4, 2, rows)}
+    examples = hand.BATCH + 2 * (hand.BATCH + hand.FEW)
+    assert set(run(PLAIN).infos) == {(2, 4, 2, examples)}
+    assert set(run(DUAL).infos) == {(2, 4, 2, examples)}
     assert set(run(EXACT, hand.fixed).infos) == {(2, 2, 2, hand.BATCH)}

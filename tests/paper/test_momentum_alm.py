@@ -28,7 +28,7 @@ class Constants(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Entry k is what stands after k steps; how often an inequality pulled, did not pull, and λ_I was stopped at 0."""
+    """Entry k is the state after k steps; how often an inequality was active, inactive, and λ_I was stopped at 0."""
 
     x: np.ndarray
     multipliers: np.ndarray
@@ -85,7 +85,7 @@ def rule(s: Constants, x: np.ndarray, multipliers: np.ndarray, xi: list) -> Tran
 
 
 def to_raw(multipliers: np.ndarray) -> np.ndarray:
-    """One signed number for each constraint function: positive where an upper bound holds it back."""
+    """One signed number per constraint function: positive where an upper bound is active."""
     return np.stack([multipliers[:, 0], multipliers[:, 1] - multipliers[:, 2], -multipliers[:, 3]], axis=1)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from convex_by_hand import (
     BATCH,
-    ROW_BATCH,
+    CONSTRAINT_BATCH,
     START,
     ball,
     drawn,
@@ -28,24 +28,24 @@ C1, C2 = 2.0, 2.0
 
 
 class Subproblem(NamedTuple):
-    """f + ½ρ̂‖x − center‖² and max_i g_i + ½ρ̃‖x − center‖², on rows."""
+    """f + ½ρ̂‖x − center‖² and max_i g_i + ½ρ̃‖x − center‖², on a sample."""
 
     center: np.ndarray
     objective: float
-    rows: float
+    row_weight: float
 
-    def f_prime(self, x, rows):
-        return gradient(x, rows) + self.objective * (x - self.center)
+    def f_prime(self, x, examples):
+        return gradient(x, examples) + self.objective * (x - self.center)
 
-    def g(self, x, rows):
-        return paired_values(x, rows) + 0.5 * self.rows * ((x - self.center) @ (x - self.center))
+    def g(self, x, examples):
+        return paired_values(x, examples) + 0.5 * self.row_weight * ((x - self.center) @ (x - self.center))
 
-    def g_prime(self, x, rows):
-        return paired_jacobian(x, rows) + self.rows * (x - self.center)
+    def g_prime(self, x, examples):
+        return paired_jacobian(x, examples) + self.row_weight * (x - self.center)
 
 
 class Transcribed(NamedTuple):
-    """The inner iterates in one line, the centers, and for each inner step: along f? / the multipliers; cut by X?"""
+    """All inner iterates, the centers, and for each inner step: whether along f, worst row, multipliers, whether X cut it."""
 
     x: np.ndarray
     centers: np.ndarray
@@ -109,8 +109,8 @@ def switching(kind: str) -> tuple:
     inner = SwitchingSubgradient(step_size=STEP_SIZE, tolerance=TOLERANCE, rule="static", values="sampled")
     method = ProximalPoint(inner=inner, proximal_weight=WEIGHT, inner_steps=INNER, constraints=kind)
     path = drive(problem(), START, method, steps=T, seed=6)
-    rows = drawn(path, "value")[1], *drawn(path, "subgradient")
-    return path, with_switching(START, ROW_WEIGHTS[kind], *rows), rows
+    examples = drawn(path, "value")[1], *drawn(path, "subgradient")
+    return path, with_switching(START, ROW_WEIGHTS[kind], *examples), examples
 
 
 @functools.cache
@@ -118,33 +118,33 @@ def extrapolating(kind: str) -> tuple:
     inner = ConstraintExtrapolation(step_size=1 / C1, dual_step_size=1 / C2)
     method = ProximalPoint(inner=inner, proximal_weight=WEIGHT, inner_steps=INNER, constraints=kind)
     path = drive(problem(), START, method, steps=T, seed=1)
-    rows = drawn(path, "value")[1], drawn(path, "objective")[0], drawn(path, "jacobian")[1]
-    return path, with_extrapolation(START, ROW_WEIGHTS[kind], *rows), rows
+    examples = drawn(path, "value")[1], drawn(path, "objective")[0], drawn(path, "jacobian")[1]
+    return path, with_extrapolation(START, ROW_WEIGHTS[kind], *examples), examples
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_iterates_with_switching_subgradients_inside(kind):
-    path, expected, rows = switching(kind)
+    path, expected, examples = switching(kind)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     assert len(expected.centers) == 5
     assert 8 < expected.along_f.sum() < T - 8
     assert len(set(expected.row[~expected.along_f])) >= 3
     assert 1 < expected.cut.sum() < T - 2
-    other = with_switching(START, WEIGHT - ROW_WEIGHTS[kind], *rows)
+    other = with_switching(START, WEIGHT - ROW_WEIGHTS[kind], *examples)
     assert not np.allclose(other.x, expected.x), "the prox term of the rows makes no difference: this proves nothing"
 
 
 @pytest.mark.parametrize("kind", ["weakly_convex"])
 def test_iterates_with_constraint_extrapolation_inside(kind):
-    path, expected, rows = extrapolating(kind)
+    path, expected, examples = extrapolating(kind)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
     assert 1 < expected.cut.sum() < T - 2
     assert ((expected.y == 0).any(axis=0) & (expected.y > 0).any(axis=0)).sum() >= 3
-    other = with_extrapolation(START, WEIGHT - ROW_WEIGHTS[kind], *rows)
+    other = with_extrapolation(START, WEIGHT - ROW_WEIGHTS[kind], *examples)
     assert not np.allclose(other.x, expected.x), "the prox term of the rows makes no difference: this proves nothing"
 
 
-def test_the_inner_methods_multipliers_start_anew_at_every_center():
+def test_the_inner_methods_multipliers_restart_at_every_center():
     path, expected, _ = extrapolating("weakly_convex")
     found = np.stack([state.inner.multipliers for state in path.states[1:]])
     np.testing.assert_allclose(found, expected.y, rtol=1e-9, atol=1e-12)
@@ -164,9 +164,12 @@ def test_the_output_is_the_last_iterate():
 def test_counts_are_the_inner_methods():
     path, expected, _ = switching("weakly_convex")
     assert [tuple(info) for info in path.infos] == [
-        (1, 1, 0, ROW_BATCH + BATCH) if along_f else (0, 2, 1, 2 * ROW_BATCH) for along_f in expected.along_f
+        (1, 1, 0, CONSTRAINT_BATCH + BATCH) if along_f else (0, 2, 1, 2 * CONSTRAINT_BATCH)
+        for along_f in expected.along_f
     ]
-    assert {tuple(info) for info in extrapolating("weakly_convex")[0].infos} == {(1, 2, 2, BATCH + 2 * ROW_BATCH)}
+    assert {tuple(info) for info in extrapolating("weakly_convex")[0].infos} == {
+        (1, 2, 2, BATCH + 2 * CONSTRAINT_BATCH)
+    }
 
 
 def test_the_inner_methods_samples_are_independent():

@@ -26,7 +26,7 @@ class Constants(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Points, multipliers and centers before step 1 and after each step; where multipliers were reset, x projected."""
+    """Points, multipliers and centers before step 1 and after each step; the steps of resets, and how often x was projected."""
 
     x: np.ndarray
     y: np.ndarray
@@ -36,7 +36,7 @@ class Transcribed(NamedTuple):
 
 
 def rule(s: Constants, start: np.ndarray, y: np.ndarray, samples: list[dict]) -> Transcribed:
-    """Multipliers climb first and are reset when too long; then x goes down, then the center follows the old x."""
+    """Multipliers ascend first and are reset if too large; then x descends; then the center follows the old x."""
     x, z = start, start
     points, duals, centers, resets, projected = [x], [y], [z], [], 0
     for k, at in enumerate(samples, start=1):
@@ -72,8 +72,8 @@ def problem() -> tr.Problem:
     data = tr.Dataset({"a": A, "b": B}, batch_size=BATCH)
     other = tr.Dataset(C, batch_size=CBATCH)
     constraints = [
-        tr.equals(lambda x, rows: jnp.mean((rows @ x) ** 2), 0.4, data=other, name="energy"),
-        tr.between(lambda x, rows: jnp.mean(rows @ x), *BAND, data=other, name="band"),
+        tr.equals(lambda x, batch: jnp.mean((batch @ x) ** 2), 0.4, data=other, name="energy"),
+        tr.between(lambda x, batch: jnp.mean(batch @ x), *BAND, data=other, name="band"),
         tr.at_least(lambda x: x[0] * x[1], FLOOR, name="floor"),
     ]
     objective = lambda x, batch: jnp.mean(0.5 * (batch["a"] @ x - batch["b"]) ** 2 + jnp.sin(batch["a"] @ x))
@@ -88,16 +88,16 @@ def f_gradient(v: np.ndarray, sample: tuple) -> np.ndarray:
 
 
 def c(v: np.ndarray, sample: tuple) -> np.ndarray:
-    x, s, rows = v[:DIM], v[DIM:], sample[1]
-    energy = sum((C[i] @ x) ** 2 for i in rows) / len(rows)
-    band = sum(C[i] @ x for i in rows) / len(rows)
+    x, s, examples = v[:DIM], v[DIM:], sample[1]
+    energy = sum((C[i] @ x) ** 2 for i in examples) / len(examples)
+    band = sum(C[i] @ x for i in examples) / len(examples)
     return np.array([energy - 0.4, band - s[0], x[0] * x[1] - s[1]])
 
 
 def jacobian(v: np.ndarray, sample: tuple) -> np.ndarray:
-    x, rows = v[:DIM], sample[1]
-    energy = sum(2 * C[i] * (C[i] @ x) for i in rows) / len(rows)
-    band = sum(C[i] for i in rows) / len(rows)
+    x, examples = v[:DIM], sample[1]
+    energy = sum(2 * C[i] * (C[i] @ x) for i in examples) / len(examples)
+    band = sum(C[i] for i in examples) / len(examples)
     return np.array([[*energy, 0, 0], [*band, -1, 0], [x[1], x[0], 0, 0, -1]])
 
 
@@ -144,11 +144,13 @@ def test_points_multipliers_and_centers_are_those_of_the_rule_on_the_same_sample
     assert np.abs(expected.x - expected.z).max() > 0.1
 
 
-def test_four_independent_samples_a_step_and_their_costs():
+def test_each_step_has_four_independent_samples_and_counts_them():
     path = drive(problem(), X1, method_of(RESETTING), steps=STEPS, seed=3, start=START)
     assert set(path.samples) == {"objective", "dual", "jacobian", "value"}
-    rows = np.stack([np.stack([entry[1] for entry in path.samples[role]]) for role in ("dual", "jacobian", "value")])
-    assert rows.shape == (3, STEPS + 1, CBATCH)
+    examples = np.stack(
+        [np.stack([entry[1] for entry in path.samples[role]]) for role in ("dual", "jacobian", "value")]
+    )
+    assert examples.shape == (3, STEPS + 1, CBATCH)
     for one, other in ((0, 1), (0, 2), (1, 2)):
-        assert np.any(rows[one] != rows[other])
+        assert np.any(examples[one] != examples[other])
     assert set(path.infos) == {(1, 3, 1, BATCH + 3 * CBATCH)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from convex_by_hand import (
     BATCH,
-    ROW_BATCH,
+    CONSTRAINT_BATCH,
     LmoOnly,
     drawn,
     estimated,
@@ -73,10 +73,10 @@ def test_the_output_is_the_last_iterate():
     np.testing.assert_array_equal(path.method.output(path.states[-1]), path.x[-1])
 
 
-def test_one_sample_a_step_gives_one_gradient_of_each_function():
+def test_a_step_counts_one_gradient_of_each_function_on_one_sample():
     path, _ = both(PENALTY)
     assert set(path.samples) == {"joint"}
-    assert {tuple(info) for info in path.infos} == {(1, 1, 1, BATCH + ROW_BATCH)}
+    assert {tuple(info) for info in path.infos} == {(1, 1, 1, BATCH + CONSTRAINT_BATCH)}
 
 
 def test_its_penalty_is_estimated_without_a_projection_too():

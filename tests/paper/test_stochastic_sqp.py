@@ -28,7 +28,7 @@ class Constants(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Iterates; multipliers, merit and ratio parameters, the case of each step ('cut': by its bounds)."""
+    """Iterates; multipliers, merit and ratio parameters, and the case of each step ('cut': clipped to its bounds)."""
 
     x: np.ndarray
     y: np.ndarray
@@ -40,8 +40,8 @@ class Transcribed(NamedTuple):
 def algorithm(gradient, c, jacobian, s: Constants, x: np.ndarray, samples: list) -> Transcribed:
     tau, xi = s.tau, s.xi
     points, duals, taus, xis, cases = [x], [], [tau], [xi], []
-    for rows in samples:
-        v, value, J = gradient(x, rows), c(x), jacobian(x)
+    for examples in samples:
+        v, value, J = gradient(x, examples), c(x), jacobian(x)
         n, m = len(x), len(value)
         system = np.block([[np.eye(n), J.T], [J, np.zeros((m, m))]])
         solution = np.linalg.lstsq(system, -np.concatenate([v, value]), rcond=1e-10)[0]
@@ -89,11 +89,11 @@ def f(x, batch):
     return SCALE * jnp.mean(0.5 * (batch["a"] @ x - batch["b"]) ** 2 + jnp.sin(batch["w"] @ x))
 
 
-def f_gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def f_gradient(x: np.ndarray, examples: np.ndarray) -> np.ndarray:
     total = np.zeros(DIM)
-    for i in rows:
+    for i in examples:
         total += A[i] * (A[i] @ x - B[i]) + W[i] * np.cos(W[i] @ x)
-    return SCALE * total / len(rows)
+    return SCALE * total / len(examples)
 
 
 def c(x: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def jacobian(x: np.ndarray) -> np.ndarray:
 
 
 def twice(x: np.ndarray) -> np.ndarray:
-    """The sphere, once more with a factor: the rows of the Jacobian are dependent, and c lies in its range."""
+    """With the sphere repeated, scaled by −2: the rows of the Jacobian are dependent, and c lies in its range."""
     return np.append(c(x), -2 * c(x)[0])
 
 
@@ -131,9 +131,9 @@ def method_of(s: Constants) -> tr.methods.Method:
 
 def run(s: Constants, repeated: bool = False, seed: int = 4, start: np.ndarray = X1):
     path = drive(problem(repeated), X1, method_of(s), steps=STEPS, seed=seed, start=start)
-    rows = [entry[0] for entry in path.samples["objective"][1:]]
+    examples = [entry[0] for entry in path.samples["objective"][1:]]
     by_hand = (twice, twice_jacobian) if repeated else (c, jacobian)
-    return path, algorithm(f_gradient, *by_hand, s, start, rows)
+    return path, algorithm(f_gradient, *by_hand, s, start, examples)
 
 
 def multipliers_of(path) -> np.ndarray:
@@ -166,7 +166,7 @@ def test_iterates_and_multipliers_are_those_of_the_paper_on_the_same_samples(nam
         assert np.sum(np.diff(expected.xi) < 0) >= 2
 
 
-def test_rows_that_depend_on_each_other_give_least_multipliers_and_the_step_of_the_others():
+def test_dependent_rows_get_minimum_norm_multipliers_and_the_same_step():
     s = Constants(epsilon=0.1)
     path, expected = run(s, repeated=True)
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)

@@ -25,16 +25,16 @@ POLYAK = {"switching": 1.0, "unbounded": 0.6}  # the factor of Polyak's step on 
 
 
 class Problem(NamedTuple):
-    """A problem by hand; `rows` are numbers of data rows, None where nothing is random."""
+    """A problem by hand; samples are indices of examples, None if nothing is random."""
 
-    subgradient: Callable  # of f, on rows
-    g: Callable  # all g_i, on rows
-    g_subgradients: Callable  # one line for each g_i, on rows
+    subgradient: Callable  # of f, on a sample
+    g: Callable  # all g_i, on a sample
+    g_subgradients: Callable  # one row per g_i, on a sample
     project: Callable
 
 
 class Transcribed(NamedTuple):
-    """x^(0) … x^(T); for each t: whether it is in I (else J), η_t, and which g_i was stepped along."""
+    """x^(0) … x^(T); for each t: whether it is in I (else J), η_t, the largest g_i, and its value."""
 
     x: np.ndarray
     in_I: np.ndarray
@@ -145,7 +145,7 @@ def method_of(rule: str, **choices) -> SwitchingSubgradient:
 
 @functools.cache
 def deterministic(rule: str, seed: int = 0) -> tuple:
-    """A rule's run on a problem without data, and what it should be; the seed is for the output alone."""
+    """A run of a rule on a problem without data, and its transcription; the seed affects the output alone."""
     problem, by_hand = (strong(), STRONG) if rule == "strongly_convex" else (fixed(), FIXED)
     path = drive(problem, START, method_of(rule), steps=T, seed=seed)
     return path, algorithm(by_hand, rule, *CONSTANTS[rule], START, nothing(T), nothing(T))
@@ -171,7 +171,7 @@ def test_only_the_subgradient_that_is_used_is_computed_and_counted(rule):
 
 
 @pytest.mark.parametrize(("x", "computed"), [(0.0, 1), (3.0, 0)], ids=["feasible", "infeasible"])
-def test_the_objective_is_not_touched_where_the_constraint_is_stepped_along(x, computed):
+def test_the_objective_is_not_evaluated_if_the_step_is_along_the_constraint(x, computed):
     calls = []
     problem = tr.Problem(lambda x: calls.append(0) or jnp.sum(x), tr.at_most(lambda x: x[0], 1.0))
     method = as_arrays(method_of("static", values="exact"), jnp.float64)
@@ -198,7 +198,7 @@ def test_multipliers_are_the_steps_along_each_row_over_the_steps_along_the_objec
 
 @pytest.mark.parametrize("rule", ALL_RULES)
 def test_each_rule_has_its_own_output(rule):
-    """Output I or II as the rule's theorem has it, kept on line: x_t takes the place with probability η_t / Σ η."""
+    """Output I or II as in the rule's theorem, by reservoir sampling: x_t is picked with probability η_t / Σ η."""
     everywhere, kept = rule in ("switching", "strongly_convex"), []
     for seed in range(5):
         path, expected = deterministic(rule, seed)
@@ -237,21 +237,21 @@ def random_problem() -> tr.Problem:
     return tr.Problem(objective, constraint, domain=tr.domains.L2Ball(RADIUS), data=data)
 
 
-def mean_over(rows: np.ndarray, term: Callable[[int], np.ndarray]) -> np.ndarray:
-    return sum(term(i) for i in rows) / len(rows)
+def mean_over(examples: np.ndarray, term: Callable[[int], np.ndarray]) -> np.ndarray:
+    return sum(term(i) for i in examples) / len(examples)
 
 
 RANDOM = Problem(
-    subgradient=lambda x, rows: mean_over(rows, lambda i: A[i] * np.sign(A[i] @ x - B[i])),
-    g=lambda x, rows: np.array([mean_over(rows, lambda i: abs(C[i] @ x)) - 0.6]),
-    g_subgradients=lambda x, rows: mean_over(rows, lambda i: C[i] * np.sign(C[i] @ x))[None],
+    subgradient=lambda x, examples: mean_over(examples, lambda i: A[i] * np.sign(A[i] @ x - B[i])),
+    g=lambda x, examples: np.array([mean_over(examples, lambda i: abs(C[i] @ x)) - 0.6]),
+    g_subgradients=lambda x, examples: mean_over(examples, lambda i: C[i] * np.sign(C[i] @ x))[None],
     project=lambda x: ball(x, RADIUS),
 )
 ALL = np.arange(N)
 
 
 def drawn(path, role: str, t: int) -> list[np.ndarray]:
-    """The rows of a role in the steps t = 0, 1, …; step t is the loop's step t + 1."""
+    """The examples of a role in the steps t = 0, 1, …; step t is the loop's step t + 1."""
     return [entry[0] for entry in path.samples[role][1 : t + 1]]
 
 
@@ -279,7 +279,7 @@ def test_with_sampled_values_one_sample_decides_and_another_gives_the_subgradien
     assert not np.allclose(path.x, swapped.x), "one sample for both would give the same iterates: this proves nothing"
 
 
-def test_the_two_samples_have_their_own_sizes_and_share_nothing():
+def test_the_two_samples_have_their_own_sizes_and_are_independent():
     path = drive(random_problem(), START, method_of("static", value_batch_size=BATCH), steps=T, seed=4)
     values, samples = np.stack(drawn(path, "value", T)), np.stack(drawn(path, "subgradient", T))
     assert values.shape == samples.shape == (T, BATCH)
@@ -298,7 +298,7 @@ def test_solve_visits_the_iterates_of_algorithm_2():
     np.testing.assert_allclose(seen, expected.x, rtol=1e-9, atol=1e-12)
 
 
-# ---- several stochastic constraints: which one is stepped along ------------------------------------------------------------
+# ---- several stochastic constraints: which one a step follows --------------------------------------------------------------
 
 TWO = np.stack([C, RNG.normal(size=(N, DIM)) + np.array([0.8, 0.3, 0])])
 
@@ -313,13 +313,15 @@ def two_random_constraints() -> tr.Problem:
 
 
 TWO_RANDOM = RANDOM._replace(
-    g=lambda x, rows: np.array([mean_over(rows, lambda i, d=d: abs(d[i] @ x)) - 0.6 for d in TWO]),
-    g_subgradients=lambda x, rows: np.array([mean_over(rows, lambda i, d=d: d[i] * np.sign(d[i] @ x)) for d in TWO]),
+    g=lambda x, examples: np.array([mean_over(examples, lambda i, d=d: abs(d[i] @ x)) - 0.6 for d in TWO]),
+    g_subgradients=lambda x, examples: np.array(
+        [mean_over(examples, lambda i, d=d: d[i] * np.sign(d[i] @ x)) for d in TWO]
+    ),
 )
 
 
 @pytest.mark.parametrize("values", ["exact", "sampled"])
-def test_the_row_whose_value_decided_is_the_row_that_is_stepped_along(values):
+def test_a_step_follows_the_row_whose_value_decided(values):
     method = method_of("static", values=values, value_batch_size=VALUE_BATCH)
     path = drive(two_random_constraints(), START, method, steps=T, seed=4)
     deciding = [ALL] * T if values == "exact" else drawn(path, "value", T)
@@ -341,7 +343,7 @@ CLIMB = Problem(
 
 @functools.cache
 def climb() -> tr.Problem:
-    """Max x + y, 2.3 x ≤ 1: y counts the steps in I, so that x^(t) tells t."""
+    """Max x + y, 2.3 x ≤ 1: y counts the steps in I, so that x^(t) identifies t."""
     return tr.Problem(lambda z: -z[0] - z[1], tr.at_most(lambda z: STEEP * z[0], 1.0))
 
 
@@ -365,7 +367,7 @@ def test_outputs_are_drawn_with_probability_proportional_to_the_steps_recorded(r
 
 
 @pytest.mark.parametrize("rule", ["static", "diminishing"])
-def test_where_no_iterate_is_nearly_feasible_the_output_is_the_least_violated_one_and_the_run_says_so(rule):
+def test_if_no_iterate_is_nearly_feasible_the_output_is_the_least_violated_one_and_the_note_says_so(rule):
     never = tr.Problem(lambda z: z[1], tr.at_most(lambda z: jnp.abs(z[0]) + jnp.abs(z[1] - 0.1) + 1.0, 0.0))
     by_hand = Problem(
         subgradient=lambda z, _: np.array([0.0, 1.0]),
@@ -383,7 +385,7 @@ def test_where_no_iterate_is_nearly_feasible_the_output_is_the_least_violated_on
     np.testing.assert_array_equal(np.asarray(path.method.multipliers(path.states[-1])), [0.0])
 
 
-def test_a_run_with_nearly_feasible_iterates_has_nothing_to_remark():
+def test_a_run_with_nearly_feasible_iterates_has_no_note():
     path = drive(climb(), np.zeros(2), method_of("static"), steps=12)
     assert path.method.note(path.states[-1]) is None
 

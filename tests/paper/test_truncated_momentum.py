@@ -17,7 +17,7 @@ STEPS = 40
 
 
 class Problem(NamedTuple):
-    """A problem by hand: gradient of f on rows, constraints with transposed Jacobian, projection."""
+    """A problem by hand: gradient of f on a sample, constraints, their Jacobian, projection."""
 
     gradient: object
     c: object
@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Iterates x_1 … x_{K+1} (entry k − 1 is x_k), and how often ball and set changed something."""
+    """Iterates x_1 … x_{K+1} (entry k − 1 is x_k), and how often truncation and projection had an effect."""
 
     x: np.ndarray
     truncated: int
@@ -96,11 +96,11 @@ def surfaces(x):
     return jnp.stack([x @ x - 1.0, x[0] * x[1] - x[2] + 0.1 * x[3] ** 3])
 
 
-def f_gradient(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def f_gradient(x: np.ndarray, examples: np.ndarray) -> np.ndarray:
     total = np.zeros(DIM)
-    for i in rows:
+    for i in examples:
         total += A[i] * (A[i] @ x - B[i]) + W[i] * np.cos(W[i] @ x)
-    return total / len(rows)
+    return total / len(examples)
 
 
 BY_HAND = Problem(
@@ -153,11 +153,11 @@ def test_the_momentum_scale_multiplies_the_weight_which_stays_at_most_one(polyak
 def test_every_step_draws_a_fresh_batch_and_counts_what_it_computed():
     s = Schedule(False, None, eta=0.25, rho=1.7, alpha=1.0)
     path = drive(problem(), X1, method_of(s, 50.0), steps=STEPS, seed=5)
-    rows = np.stack([entry[0] for entry in path.samples["objective"]])
-    assert rows.shape == (STEPS + 1, BATCH)
-    assert rows.min() >= 0
-    assert rows.max() < N
-    assert len(np.unique(rows, axis=0)) == STEPS + 1
+    examples = np.stack([entry[0] for entry in path.samples["objective"]])
+    assert examples.shape == (STEPS + 1, BATCH)
+    assert examples.min() >= 0
+    assert examples.max() < N
+    assert len(np.unique(examples, axis=0)) == STEPS + 1
     assert set(path.infos) == {(2, 1, 1, BATCH)}
     polyak = drive(problem(), X1, method_of(s._replace(polyak=True), 50.0), steps=2, seed=5)
     assert set(polyak.infos) == {(1, 1, 1, BATCH)}
@@ -194,7 +194,7 @@ def band_jacobian(z: np.ndarray) -> np.ndarray:
 
 
 BAND = Problem(
-    gradient=lambda z, rows: np.concatenate([f_gradient(z[:DIM], rows), [0.0, 0.0]]),
+    gradient=lambda z, examples: np.concatenate([f_gradient(z[:DIM], examples), [0.0, 0.0]]),
     c=band_c,
     jacobian=band_jacobian,
     project=lambda z: np.concatenate([z[:DIM], [np.clip(z[DIM], LOW, HIGH), max(z[DIM + 1], FLOOR)]]),
@@ -202,7 +202,7 @@ BAND = Problem(
 
 
 def band_start(x: np.ndarray) -> np.ndarray:
-    """x_1 with each slack as near to the constraint's value as its bounds allow."""
+    """x_1 with each slack as close to the constraint's value as its bounds allow."""
     return BAND.project(np.array([*x, x[0] * x[1] - x[2], x[3] - x[0] ** 2]))
 
 
@@ -247,7 +247,7 @@ def test_reported_multipliers_are_the_previous_penalty_times_the_constraints_at_
 
 @pytest.mark.parametrize("steps", [9, 10])
 def test_the_output_is_uniform_over_the_second_half_of_the_iterates(steps):
-    """With a constant gradient x_k tells k: x_{k+1} = x_k + η_k."""
+    """With a constant gradient x_k identifies k: x_{k+1} = x_k + η_k."""
     s = Schedule(False, 1.0, eta=1.0, rho=1.0, alpha=1.0)
     path = np.concatenate([[0.0], np.cumsum([s.eta_k(k) for k in range(1, steps + 1)])])[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))

@@ -1,4 +1,4 @@
-"""Two-phase momentum against a NumPy transcription: STORM on ½‖c‖², then penalty and multipliers with constants of K."""
+"""Two-phase momentum against a NumPy transcription: STORM on ½‖c‖², then penalty and multipliers with constants fixed by K."""
 
 import functools
 from typing import NamedTuple
@@ -21,7 +21,7 @@ STEPS = 30
 
 
 class Constants(NamedTuple):
-    """c1, c2, c3 and γ of the second phase; step size and share of the first."""
+    """c1, c2, c3 and γ of phase 2; step size and fraction of phase 1."""
 
     c1: float
     c2: float
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Entry k is what stands after k steps, with the multipliers that belong to it; N steps of phase 1, and α."""
+    """Entry k is the iterate after k steps, with its multipliers; N steps of phase 1, and α."""
 
     x: np.ndarray
     multipliers: np.ndarray
@@ -153,20 +153,20 @@ def test_jacobians_values_and_gradients_come_from_independent_samples():
 
 
 @pytest.mark.parametrize("name", ["both phases", "at once"])
-def test_the_second_phase_starts_from_samples_of_the_step_before(name):
-    """Were v_1 and λ_2 formed on the samples of v_2, the path would be another one."""
+def test_the_second_phase_starts_on_the_samples_of_the_previous_step(name):
+    """With v_1 and λ_2 computed on the samples of v_2 the iterates would be different."""
     path, s = run(VARIANTS[name]), VARIANTS[name]
     batches = batches_of(path)
     first = rule(NOISY, s, START, WARM, batches).first
-    assert not any(np.array_equal(*rows) for rows in zip(batches[first].xi0, batches[first + 1].xi0, strict=True))
+    assert not any(np.array_equal(*pair) for pair in zip(batches[first].xi0, batches[first + 1].xi0, strict=True))
     x = rule(NOISY, s, START, WARM, [*batches[:first], batches[first + 1], *batches[first + 1 :]]).x
     np.testing.assert_allclose(path.x[: first + 1], x[: first + 1], rtol=1e-9, atol=1e-12)
     assert not np.allclose(path.x[first + 1], x[first + 1], rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["both phases", "at once"])
-def test_a_step_moves_independently_of_the_samples_of_its_new_estimate(name):
-    """On the samples of another step, each step goes to the same point with the same λ: so its G there is unbiased."""
+def test_a_step_is_independent_of_the_samples_of_its_new_estimate(name):
+    """A step leads to the same x and λ on the samples of another step, so its new gradient estimate is unbiased."""
     path = run(VARIANTS[name])
     step = quick_jit(lambda *arguments: path.method.step(path.oracle, *arguments)[0])
     for k in range(1, STEPS + 1):
@@ -178,10 +178,10 @@ def test_a_step_moves_independently_of_the_samples_of_its_new_estimate(name):
         assert not np.allclose(state.gradient, expected.gradient, rtol=1e-3)
 
 
-def test_the_first_phase_asks_for_the_objective_only_to_start_the_second():
-    """Its last step evaluates one point, with the objective; where it has no steps that falls to `init`, not counted."""
-    rows = 2 * (hand.BATCH + hand.FEW)
-    before, between, after = (0, 4, 2, rows), (1, 2, 1, rows + hand.BATCH), (2, 4, 2, rows + hand.BATCH)
+def test_the_first_phase_evaluates_the_objective_only_to_start_the_second():
+    """Its last step evaluates one point, with the objective; if phase 1 is empty, `init` does so, without being counted."""
+    examples = 2 * (hand.BATCH + hand.FEW)
+    before, between, after = (0, 4, 2, examples), (1, 2, 1, examples + hand.BATCH), (2, 4, 2, examples + hand.BATCH)
     assert run(BOTH).infos == 11 * [before] + [between] + 18 * [after]
     assert run(VARIANTS["after one step"]).infos == [between] + 29 * [after]
     assert run(VARIANTS["at once"]).infos == 30 * [after]
@@ -201,7 +201,7 @@ def test_the_output_is_an_iterate_of_the_second_phase_with_its_multipliers():
 
 
 def test_the_output_is_uniform_over_the_second_phase():
-    """Without constraints phase 1 stays where it is, and with a constant gradient phase 2 takes equal steps."""
+    """Without constraints phase 1 does not move, and with a constant gradient phase 2 takes equal steps."""
     steps, first = 8, 3
     path = BOTH.c2 * steps ** (-3 / 5) * np.arange(steps - first + 1)[:, None]
     slope = tr.Problem(lambda x: -jnp.sum(x))
