@@ -192,7 +192,7 @@ class Default:
 
 def compare(rows: int, rounds: int, cores: int) -> dict[str, Any]:
     """Interleaved rounds, and their medians."""
-    problem, w0, _ = tr.zoo.learning.finite_logistic(rows=rows)
+    problem, w0, _ = tr.zoo.learning.finite_logistic(examples=rows)
     truth = Truth(problem)
     candidates = versions(truth)
     milliseconds = timed(candidates, truth)

@@ -1,4 +1,4 @@
-"""Small files in the formats of the public data sets, and `tightrope.datasets` made to expect them."""
+"""Small generated files in the formats of the public data sets, for tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tightrope.datasets import SOURCES
 from tightrope.datasets.prepare import ADULT_COLUMNS, COMPAS_COLUMNS
 
-ROWS = 120
+EXAMPLES = 120
 
 JOBS = (
     "admin. blue-collar entrepreneur housemaid management retired self-employed services student technician unemployed "
@@ -36,14 +37,14 @@ BANK_FULL = {
 RACES = ("African-American", "Asian", "Caucasian", "Hispanic", "Native American", "Other")
 AGES = ("25 - 45", "Greater than 45", "Less than 25")
 DROPPED = 10
-"""Rows of the COMPAS file that ProPublica's selection leaves out."""
+"""Examples in the COMPAS file that ProPublica's selection drops."""
 INCOMPLETE = 5
-"""Rows of each Adult file in which something is missing."""
+"""Examples in each Adult file with a missing entry."""
 
 
-def _cycled(words: str, rows: int = ROWS) -> list[str]:
+def _cycled(words: str, count: int = EXAMPLES) -> list[str]:
     values = words.split()
-    return [values[i % len(values)] for i in range(rows)]
+    return [values[i % len(values)] for i in range(count)]
 
 
 def _csv(columns: dict[str, list], delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL) -> bytes:
@@ -53,10 +54,10 @@ def _csv(columns: dict[str, list], delimiter: str = ",", quoting: int = csv.QUOT
     return text.getvalue().encode()
 
 
-def _libsvm(random, rows: int, columns: int, labels: str, value: str = "1", always: tuple[int, ...] = ()) -> bytes:
-    """Rows with about ten columns each, one of those in `always` among them; trailing blanks as in LIBSVM's files."""
+def _libsvm(random, count: int, columns: int, labels: str, value: str = "1", always: tuple[int, ...] = ()) -> bytes:
+    """Lines with about ten columns each, one of them from `always`; trailing blanks as in LIBSVM's files."""
     lines = []
-    for label in _cycled(labels, rows):
+    for label in _cycled(labels, count):
         chosen = set(random.choice(np.arange(1, columns + 1), 10, replace=False)) - set(always)
         chosen |= {random.choice(always)} if always else set()
         lines.append(f"{label} {' '.join(f'{i}:{value}' for i in sorted(chosen))} ")
@@ -69,7 +70,7 @@ def _idx(array: np.ndarray) -> bytes:
 
 def _adult(random, end: str) -> bytes:
     columns = {
-        **{title: random.integers(1, 60, ROWS).tolist() for title in ADULT_COLUMNS},
+        **{title: random.integers(1, 60, EXAMPLES).tolist() for title in ADULT_COLUMNS},
         **{"workclass": _cycled("Private State-gov"), "education": _cycled("HS-grad Masters 9th")},
         **{"marital-status": _cycled("Divorced Widowed"), "occupation": _cycled("Sales Tech-support Other-service")},
         **{"relationship": _cycled("Husband Wife"), "race": _cycled("White Black"), "sex": _cycled("Male Male Female")},
@@ -84,20 +85,20 @@ def _adult(random, end: str) -> bytes:
 
 
 def _bank(random, categories: dict[str, str], numbers: tuple[str, ...], **fixed: list) -> bytes:
-    columns = {"age": random.integers(18, 90, ROWS).tolist()}
+    columns = {"age": random.integers(18, 90, EXAMPLES).tolist()}
     columns |= {title: _cycled(words) for title, words in categories.items()}
-    columns |= {title: np.round(random.normal(size=ROWS), 2).tolist() for title in numbers}
+    columns |= {title: np.round(random.normal(size=EXAMPLES), 2).tolist() for title in numbers}
     return _csv(columns | fixed | {"y": _cycled("no no no yes")}, ";", csv.QUOTE_NONNUMERIC)
 
 
 def _compas(random) -> dict[str, list]:
-    columns = {title: random.integers(0, 9, ROWS).tolist() for title in COMPAS_COLUMNS}
-    columns |= {"id": list(range(ROWS)), "age": random.integers(18, 70, ROWS).tolist()}
-    columns |= {"sex": _cycled("Male Female"), "race": [RACES[i % 6] for i in range(ROWS)]}
-    columns |= {"age_cat": [AGES[i % 3] for i in range(ROWS)], "c_charge_degree": _cycled("F M")}
-    columns |= {"c_charge_desc": ['Poss 3,4 "MDMA"', "Theft"] * (ROWS // 2), "is_recid": [0] * ROWS}
-    columns |= {"days_b_screening_arrest": [-1, 30] * (ROWS // 2), "two_year_recid": [0, 1] * (ROWS // 2)}
-    columns |= {"score_text": ["Low"] * ROWS}
+    columns = {title: random.integers(0, 9, EXAMPLES).tolist() for title in COMPAS_COLUMNS}
+    columns |= {"id": list(range(EXAMPLES)), "age": random.integers(18, 70, EXAMPLES).tolist()}
+    columns |= {"sex": _cycled("Male Female"), "race": [RACES[i % 6] for i in range(EXAMPLES)]}
+    columns |= {"age_cat": [AGES[i % 3] for i in range(EXAMPLES)], "c_charge_degree": _cycled("F M")}
+    columns |= {"c_charge_desc": ['Poss 3,4 "MDMA"', "Theft"] * (EXAMPLES // 2), "is_recid": [0] * EXAMPLES}
+    columns |= {"days_b_screening_arrest": [-1, 30] * (EXAMPLES // 2), "two_year_recid": [0, 1] * (EXAMPLES // 2)}
+    columns |= {"score_text": ["Low"] * EXAMPLES}
     for row, (title, value) in enumerate(
         [("days_b_screening_arrest", value) for value in ("", 31, -31, 400)]
         + [("is_recid", -1), ("c_charge_degree", "O"), ("score_text", "N/A")]
@@ -114,9 +115,13 @@ def columns_of(table: bytes) -> dict[str, list]:
 
 
 def published_compas(columns: dict[str, list]) -> bytes:
-    """The table as ProPublica has it: names and dates between the columns, some columns twice."""
+    """The table as published by ProPublica: with names and dates, and some columns twice."""
     titles = ["name", *COMPAS_COLUMNS, "dob", "decile_score", "priors_count"]
-    values = [["Jane Roe"] * ROWS, *(columns[title] for title in COMPAS_COLUMNS), *([["1900-01-01"] * ROWS] * 3)]
+    values = [
+        ["Jane Roe"] * EXAMPLES,
+        *(columns[title] for title in COMPAS_COLUMNS),
+        *([["1900-01-01"] * EXAMPLES] * 3),
+    ]
     text = io.StringIO()
     csv.writer(text).writerows([titles, *zip(*values, strict=True)])
     return text.getvalue().encode()
@@ -128,9 +133,9 @@ def _loan(random) -> bytes:
         *("inq_last_6mths", "open_acc", "pub_rec", "revol_bal", "revol_util", "total_acc", "pub_rec_bankruptcies"),
         *("mths_since_last_delinq", "mths_since_last_record", "total_pymnt", "recoveries"),
     )
-    columns = {title: np.round(random.normal(size=ROWS), 2).tolist() for title in numbers}
+    columns = {title: np.round(random.normal(size=EXAMPLES), 2).tolist() for title in numbers}
     for title in ("annual_inc", "mths_since_last_delinq", "mths_since_last_record"):
-        columns[title][::3] = [""] * (ROWS // 3)
+        columns[title][::3] = [""] * (EXAMPLES // 3)
     columns |= {
         "sub_grade": _cycled("A1 A2 B1"),
         "emp_length": _cycled("n/a 10+"),
@@ -142,20 +147,23 @@ def _loan(random) -> bytes:
         "addr_state": _cycled("NY CA"),
     }
     columns |= {
-        "issue_d": ["2010-07-01", "2011-12-01"] * (ROWS // 2),
-        "earliest_cr_line": ["2000-01-01", "", "1999-08-01"] * (ROWS // 3),
+        "issue_d": ["2010-07-01", "2011-12-01"] * (EXAMPLES // 2),
+        "earliest_cr_line": ["2000-01-01", "", "1999-08-01"] * (EXAMPLES // 3),
     }
     refused = "Does not meet the credit policy. Status:Charged Off"
-    return _csv(columns | {"loan_status": ["Fully Paid", "Charged Off", refused, "Fully Paid"] * (ROWS // 4)})
+    return _csv(columns | {"loan_status": ["Fully Paid", "Charged Off", refused, "Fully Paid"] * (EXAMPLES // 4)})
 
 
+@cache
 def contents() -> dict[str, bytes]:
-    """What is in the generated files, by path."""
+    """The contents of the generated files, by path."""
     random = np.random.default_rng(0)
     numbers = ("emp.var.rate", "cons.price.idx", "cons.conf.idx", "euribor3m", "nr.employed")
-    pdays = [3, 6, *[999] * 8] * (ROWS // 10)
-    counts = {title: random.integers(0, 9, ROWS).tolist() for title in ("duration", "campaign", "previous", "balance")}
-    days = [1 + i % 31 for i in range(ROWS)]
+    pdays = [3, 6, *[999] * 8] * (EXAMPLES // 10)
+    counts = {
+        title: random.integers(0, 9, EXAMPLES).tolist() for title in ("duration", "campaign", "previous", "balance")
+    }
+    days = [1 + i % 31 for i in range(EXAMPLES)]
     images = {part: random.integers(0, 256, (rows, 28, 28)) for part, rows in (("train", 100), ("t10k", 20))}
     digits = {part: np.arange(len(pixels)) % 10 for part, pixels in images.items()}
     mnist = {f"mnist/{part}-images-idx3-ubyte": _idx(pixels) for part, pixels in images.items()}
@@ -174,17 +182,14 @@ def contents() -> dict[str, bytes]:
     }
 
 
-def expect(monkeypatch, files: dict[str, bytes]) -> None:
-    """Make `tightrope.datasets` expect these contents."""
-    for name, source in SOURCES.items():
-        sums = [hashlib.sha256(files[file.path]).hexdigest() for file in source.files]
-        expected = tuple(replace(file, sha256=each) for file, each in zip(source.files, sums, strict=True))
-        monkeypatch.setitem(SOURCES, name, source._replace(files=expected))
-
-
-def write(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files into the folder, every other one compressed."""
-    for i, (path, content) in enumerate(sorted(files.items())):
+def install(folder: Path, monkeypatch) -> None:
+    """Write the files to the folder, every other one compressed, and make `tightrope.datasets` use them."""
+    for i, (path, content) in enumerate(sorted(contents().items())):
         target = folder / (path + ".gz" * (i % 2))
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(gzip.compress(content) if i % 2 else content)
+    for name, source in SOURCES.items():
+        sums = [hashlib.sha256(contents()[file.path]).hexdigest() for file in source.files]
+        expected = tuple(replace(file, sha256=each) for file, each in zip(source.files, sums, strict=True))
+        monkeypatch.setitem(SOURCES, name, source._replace(files=expected))
+    monkeypatch.setenv("TIGHTROPE_DATA", str(folder))

@@ -1,4 +1,4 @@
-"""The classical programs and those without a solution: what is stated about each holds, and noise has its variance."""
+"""The classical programs and those without a solution: stated facts hold, and noise has the stated variance."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_problems_carry_their_names():
 
 
 class Point(NamedTuple):
-    """Everything about a deterministic problem at a point, as NumPy arrays; constraints one below the other."""
+    """Values and derivatives of a deterministic problem at a point, as NumPy arrays; constraints are stacked."""
 
     objective: float
     gradient: np.ndarray
@@ -57,12 +57,12 @@ class Point(NamedTuple):
     high: np.ndarray
 
     def scales(self, x: np.ndarray) -> np.ndarray:
-        """The size of the numbers that each value is made of."""
+        """The magnitude of the terms of each value."""
         return 1 + np.abs(self.jacobian) @ np.abs(x)
 
 
-def look(problem: tr.Problem, x: jax.Array) -> Point:
-    """Without compiling whole functions: their scalars share a few tiny programs."""
+def evaluate(problem: tr.Problem, x: jax.Array) -> Point:
+    """Evaluate without jit: the scalar operations share a few small programs."""
     objective, gradient = jax.value_and_grad(problem.objective)(x)
     values, rows, ends = [], [], []
     for c in problem.constraints:
@@ -82,7 +82,7 @@ def sides(domain: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kkt_residual(problem: tr.Problem, x: np.ndarray, at: Point, near: float = 1e-8) -> float:
-    """The largest entry of ∇f + Jᵀλ + (normal of the box), with the best multipliers of the right signs."""
+    """The largest entry of ∇f + Jᵀλ + (normal of the box), with the best multipliers of the correct signs."""
     bottom, top = sides(problem.domain, x)
     tolerance = near * np.concatenate([at.scales(x), 1 + np.abs(x)])
     values, rows = np.append(at.values, x), np.vstack([at.jacobian, np.eye(x.size)])
@@ -100,7 +100,7 @@ def kkt_residual(problem: tr.Problem, x: np.ndarray, at: Point, near: float = 1e
 @pytest.mark.parametrize("name", NAMES)
 def test_stated_solution_is_feasible_stationary_and_has_the_stated_value(name):
     problem, x0, solution = zoo.hs.available()[name]()
-    x, at = np.asarray(solution.x), look(problem, solution.x)
+    x, at = np.asarray(solution.x), evaluate(problem, solution.x)
     assert (solution.feasible, solution.violation, solution.multipliers) == (True, 0.0, None)
     assert x.shape == x0.shape
     assert problem.domain.contains(solution.x)
@@ -125,12 +125,12 @@ AT_THE_START = {
     "bt12": 4.999754, "byrdsphr": -5, "genhs28": 41, "maratos": -1.0999998, "s233": 19.4, "s248": 1, "s316": 800,
     "s321": 800, "s335": -1.001, "s336": 0, "s338": 0, "s394": 4200, "alsotame": 1, "cb2": 1, "madsen": 1,
 }  # fmt: skip
-"""The objective at the starting point, a second statement of where that is."""
+"""The objective at the starting point, a second statement of that point."""
 
 
 @pytest.mark.by_default("hs6", "hs56", "hs64", "hs71", "hs74", "maratos", "s335")
 @pytest.mark.parametrize("name", NAMES)
-def test_start_is_where_it_was_published(name):
+def test_the_start_is_the_published_one(name):
     problem, x0, solution = zoo.hs.available()[name]()
     assert float(problem.objective(x0)) == pytest.approx(AT_THE_START[name], rel=1e-5, abs=1e-12)
     assert not np.allclose(x0, solution.x, rtol=1e-3, atol=1e-3)
@@ -142,7 +142,7 @@ NOISE, CONSTRAINT_NOISE, DRAWS = 0.3, 0.2, 4000
 
 
 def check_noise(errors: np.ndarray, variance: float) -> None:
-    """Rows of independent entries with mean 0 and this variance each, to five standard errors."""
+    """Check for independent entries with mean 0 and this variance, up to five standard errors."""
     count = len(errors)
     assert (np.abs(errors.mean(0)) <= 5 * math.sqrt(variance / count)).all()
     assert np.allclose(errors.var(0), variance, rtol=5 * math.sqrt(2 / count))
@@ -157,11 +157,11 @@ def test_noise_has_mean_zero_and_the_stated_variance():
     source = problem.constraints[0].data
     assert problem.sources == (problem.data, source)
     assert {s.batch_size for s in problem.sources} == {1}
-    keys = jax.random.split(jax.random.key(0), (2, DRAWS))  # batches of two rows: half the variance
+    keys = jax.random.split(jax.random.key(0), (2, DRAWS))  # batches of two examples: half the variance
     batches = [jax.vmap(lambda key, s=s: s.draw(key, 2))(key) for s, key in zip(problem.sources, keys, strict=True)]
 
     def functions(problem: tr.Problem) -> Callable[..., Any]:
-        """Values and slopes: of the objective, of both constraints together."""
+        """Values and derivatives of the objective and of both constraints together."""
 
         def both(x, *batches):
             first, second = [batches[:1], batches[1:]] if batches else [(), ()]
@@ -194,7 +194,7 @@ def test_without_noise_everything_is_deterministic():
 
 @pytest.mark.parametrize("argument", ["noise", "constraint_noise"])
 @pytest.mark.parametrize(("value", "error"), [(-1e-3, ValueError), (math.nan, ValueError), ("much", TypeError)])
-def test_a_variance_that_is_none_is_refused(argument, value, error):
+def test_an_invalid_variance_is_refused(argument, value, error):
     with pytest.raises(error, match=f"hs71: {argument} must be"):
         zoo.hs.available()["hs71"](**{argument: value})
 
@@ -222,7 +222,7 @@ LAWS = {
     "return_outside_simplex": np.array([[1.0, 0.6, 0.3, 0.1]]),
     "noisy_disc": 0.8 * math.sqrt(3) * np.vstack([np.eye(3), -np.eye(3)]),
 }
-"""Rows over which the mean of a sampled constraint is its expectation."""
+"""Examples over which the mean of a sampled constraint is its expectation."""
 
 
 def expectations(name: str, problem: tr.Problem) -> Callable[[jax.Array], jax.Array]:
@@ -239,7 +239,7 @@ def expectations(name: str, problem: tr.Problem) -> Callable[[jax.Array], jax.Ar
     return violation
 
 
-WHERE_LEAST = {
+LEAST_VIOLATED = {
     "parallel_planes": [2 / 3, 2 / 3, 2 / 3],
     "three_lines": [1 / 3, 1 / 3],
     "no_real_root": [0, 0],
@@ -274,11 +274,11 @@ def test_problems_without_a_solution_are_documented(name):
 
 @pytest.mark.by_default("no_real_root", "recall_in_ball")
 @pytest.mark.parametrize("name", INFEASIBLE)
-def test_no_point_has_less_than_the_stated_violation_and_one_has_it(name):
+def test_the_stated_violation_is_attained_and_minimal(name):
     problem, x0, solution = zoo.infeasible.available()[name]()
     assert (solution.feasible, solution.x, solution.objective, solution.multipliers) == (False, None, math.inf, None)
     assert solution.violation > 0.1
-    best, violation = jnp.asarray(WHERE_LEAST[name], float), expectations(name, problem)
+    best, violation = jnp.asarray(LEAST_VIOLATED[name], float), expectations(name, problem)
     assert best.shape == x0.shape
     assert problem.domain.contains(best)
     assert float(violation(best)) == pytest.approx(solution.violation, rel=1e-9)
@@ -294,13 +294,13 @@ def test_no_point_has_less_than_the_stated_violation_and_one_has_it(name):
 def test_sampled_violations_have_the_stated_mean(name):
     problem, x0, _ = zoo.infeasible.available()[name]()
     (constraint,) = problem.constraints
-    rows = constraint.data.draw(jax.random.key(0), 20_000)
-    sampled = np.asarray(jax.vmap(lambda row: constraint.fn(x0, row[None]))(rows))
+    examples = constraint.data.draw(jax.random.key(0), 20_000)
+    sampled = np.asarray(jax.vmap(lambda example: constraint.fn(x0, example[None]))(examples))
     error = sampled.std() / math.sqrt(len(sampled))
     assert abs(sampled.mean() - float(constraint.fn(x0, LAWS[name]))) <= 5 * error
 
 
-WAYS_DOWN: dict[str, Callable[[float], list[float]]] = {
+DESCENT_PATHS: dict[str, Callable[[float], list[float]]] = {
     "falling_line": lambda t: [1 + t, t],
     "falling_quartic": lambda t: [1 + t, -t],
     "noisy_fall": lambda t: [t, t, t],
@@ -310,13 +310,13 @@ WAYS_DOWN: dict[str, Callable[[float], list[float]]] = {
 
 
 @pytest.mark.parametrize("name", UNBOUNDED)
-def test_feasible_points_go_down_for_ever(name):
+def test_the_objective_is_unbounded_along_feasible_points(name):
     problem, x0, solution = zoo.infeasible.unbounded()[name]()
     assert (solution.feasible, solution.x, solution.objective, solution.violation) == (True, None, -math.inf, 0.0)
     mean = () if problem.data is None else (-np.ones((1, 3)),)
     objectives = []
     for t in (10.0, 1e3, 1e6):
-        x = jnp.asarray(WAYS_DOWN[name](t), float)
+        x = jnp.asarray(DESCENT_PATHS[name](t), float)
         assert x.shape == x0.shape
         assert problem.domain.contains(x)
         for c in problem.constraints:

@@ -1,4 +1,4 @@
-"""Learning problems: stated values hold on the real data; constraints are the means that they are said to be."""
+"""Learning problems: the stated values hold on the real data, and the constraints are the documented means."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tightrope.zoo import learning
 NAMES = tuple(learning.available())
 STATED = tuple(name for name in NAMES if "network" not in name)
 
-files = cache(generated.contents)
 needs_real_files = pytest.mark.skipif(
     not os.environ.get("TIGHTROPE_DATA"), reason="TIGHTROPE_DATA names no folder with the real files"
 )
@@ -28,43 +27,41 @@ needs_real_files = pytest.mark.skipif(
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """Generated files in place of the real ones."""
-    generated.write(tmp_path, files())
-    generated.expect(monkeypatch, files())
-    monkeypatch.setenv("TIGHTROPE_DATA", str(tmp_path))
+    """Generated files instead of the real ones."""
+    generated.install(tmp_path, monkeypatch)
 
 
 # ---- solutions on the real data ----------------------------------------------------------------------------------------
 
 
 class Whole:
-    """A problem on all of its rows in float64; an L2Ball is one more constraint, on ‖x‖²."""
+    """A problem on all of its examples in float64; an L2Ball is one more constraint, on ‖x‖²."""
 
     def __init__(self, problem, x0):
         start, unravel = ravel_pytree(jax.tree.map(lambda part: np.asarray(part, float), x0))
-        rows = [jax.tree.map(lambda part: jnp.asarray(part, float), source.arrays) for source in problem.sources]
+        arrays = [jax.tree.map(lambda part: jnp.asarray(part, float), source.arrays) for source in problem.sources]
         places = {id(source): i for i, source in enumerate(problem.sources)}
 
-        def value(fn, data, x, rows):
-            return jnp.ravel(fn(unravel(x)) if data is None else fn(unravel(x), rows[places[id(data)]]))
+        def value(fn, data, x, arrays):
+            return jnp.ravel(fn(unravel(x)) if data is None else fn(unravel(x), arrays[places[id(data)]]))
 
         constraints = [(c.fn, c.data, c.low, c.high) for c in problem.constraints]
         if isinstance(problem.domain, tr.domains.L2Ball):
             constraints.append((lambda x: x @ x, None, -np.inf, float(problem.domain.radius) ** 2))
 
-        def values(x, rows):
-            return jnp.concatenate([value(fn, data, x, rows) for fn, data, _, _ in constraints])
+        def values(x, arrays):
+            return jnp.concatenate([value(fn, data, x, arrays) for fn, data, _, _ in constraints])
 
-        sizes = [value(fn, data, start, rows).size for fn, data, _, _ in constraints]
+        sizes = [value(fn, data, start, arrays).size for fn, data, _, _ in constraints]
         self.low, self.high = (
             np.concatenate([np.broadcast_to(c[end], size) for c, size in zip(constraints, sizes, strict=True)])
             for end in (2, 3)
         )
 
-        def augmented(x, y, penalty, rows):
-            shifted = values(x, rows) + y / penalty
+        def augmented(x, y, penalty, arrays):
+            shifted = values(x, arrays) + y / penalty
             outside = shifted - jnp.clip(shifted, self.low, self.high)
-            return value(problem.objective, problem.data, x, rows)[0] + 0.5 * penalty * outside @ outside
+            return value(problem.objective, problem.data, x, arrays)[0] + 0.5 * penalty * outside @ outside
 
         compiled, slopes, levels = (
             jax.jit(value, static_argnums=(0, 1)),
@@ -72,9 +69,9 @@ class Whole:
             jax.jit(values),
         )
         self.start = np.asarray(start)
-        self.objective = lambda x: float(compiled(problem.objective, problem.data, x, rows)[0])
-        self.values = lambda x: np.asarray(levels(x, rows))
-        self.augmented = lambda x, y, penalty: slopes(x, y, penalty, rows)
+        self.objective = lambda x: float(compiled(problem.objective, problem.data, x, arrays)[0])
+        self.values = lambda x: np.asarray(levels(x, arrays))
+        self.augmented = lambda x, y, penalty: slopes(x, y, penalty, arrays)
 
     def minimized(self, x, y, penalty):
         """The minimizer of the augmented Lagrangian, from x."""
@@ -100,7 +97,7 @@ def whole(name):
 @pytest.mark.by_default("compas_equal_rates")
 @needs_real_files
 @pytest.mark.parametrize("name", STATED)
-def test_stated_multipliers_lead_to_the_stated_value_where_every_bound_holds(name):
+def test_the_stated_multipliers_give_a_feasible_point_with_the_stated_value(name):
     with jax.enable_x64(True):
         problem, data, solution = whole(name)
         signs = {c.name: -1.0 if c.kind == "at_least" else 1.0 for c in problem.constraints}
@@ -126,31 +123,31 @@ def test_without_constraints_the_minimum_violates_every_bound(name):
         x = data.minimized(data.start, np.zeros_like(data.low), 1e-12)
         values = data.values(x)
         outside = np.maximum(values - data.high, data.low - values)
-        needed = (
+        alone = (
             slice(1) if name == "bank_recall_and_alarms" else slice(None)
-        )  # its second bound is needed with the first
-        assert (outside[needed] > 0.02).all()
+        )  # its second bound is active with the first
+        assert (outside[alone] > 0.02).all()
         assert data.objective(x) < solution.objective - 1e-3
 
 
-# ---- what the functions are --------------------------------------------------------------------------------------------
+# ---- the functions --------------------------------------------------------------------------------------------
 
 
 def parts(data, count):
     size = data.size // count
-    return [jax.tree.map(lambda rows, i=i: rows[i * size : (i + 1) * size], data.arrays) for i in range(count)]
+    return [jax.tree.map(lambda array, i=i: array[i * size : (i + 1) * size], data.arrays) for i in range(count)]
 
 
 @pytest.mark.by_default("a9a_parity", "bank_network_recall")
 @pytest.mark.parametrize("name", NAMES)
-def test_functions_are_means_over_rows_with_finite_values_at_the_start(name, small):
+def test_functions_are_means_over_examples_with_finite_values_at_the_start(name, small):
     problem, x0, solution = learning.available()[name](batch_size=8)
     assert problem.data.batch_size == 8
     assert solution.x is None
     assert math.isnan(solution.objective) == ("network" in name)
     for fn, data in [(problem.objective, problem.data), *((c.fn, c.data) for c in problem.constraints if c.data)]:
         halves = parts(data, 2)
-        both = jax.tree.map(lambda *rows: jnp.concatenate(rows), *halves)
+        both = jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *halves)
         mean = np.mean([fn(x0, half) for half in halves], axis=0)
         assert np.isfinite(mean).all()
         np.testing.assert_allclose(fn(x0, both), mean, rtol=1e-5)
@@ -211,7 +208,7 @@ def test_parity_is_the_covariance_of_group_and_score(name, small):
     np.testing.assert_allclose(constraint.fn(x, constraint.data.arrays), expected, rtol=1e-4)
 
 
-def test_digit_losses_are_cross_entropies_and_that_on_eights_is_theirs_alone(small):
+def test_digit_losses_are_cross_entropies_and_the_loss_on_eights_is_their_mean(small):
     problem, x0, _ = learning.mnist_network_worst_digit()
     train, x = tr.datasets.load("mnist").train, anywhere(x0)
     logits = scores(x, train["x"])
@@ -240,9 +237,9 @@ def test_a_run_on_dict_parameters_and_sampled_equations_lowers_the_objective(sma
 # ---- generated data ----------------------------------------------------------------------------------------------------
 
 
-def test_finite_logistic_is_of_the_asked_size_and_its_bound_is_active():
+def test_finite_logistic_has_the_given_size_and_an_active_bound():
     with jax.enable_x64(True):
-        problem, x0, _ = learning.finite_logistic(rows=3000, features=20, batch_size=32)
+        problem, x0, _ = learning.finite_logistic(examples=3000, features=20, batch_size=32)
         assert (problem.data.size, problem.data.batch_size, x0.shape) == (3000, 32, (20,))
         data = Whole(problem, x0)
         assert data.violation(data.start) < 0

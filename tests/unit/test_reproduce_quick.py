@@ -1,4 +1,4 @@
-"""Every quick version runs and writes everything: on real files where TIGHTROPE_DATA has them, or generated ones."""
+"""Every quick version runs and writes its files, on real data if TIGHTROPE_DATA is set, else on generated data."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from tightrope.experiments.base import available
 from tightrope.experiments.running import run_experiment
 
 SECONDS = 30
-"""Twice what a quick version may take alone: here it shares the machine with the rest of the suite."""
+"""Twice the time that a quick version may take alone, since it shares the machine with the rest of the suite."""
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Runs a quick version, once; gives its outcome and how long it took."""
+    """A function that runs a quick version once and returns its outcome and time."""
     folder = tmp_path_factory.mktemp("quick")
     with pytest.MonkeyPatch.context() as patch:
         if not os.environ.get("TIGHTROPE_DATA"):
-            files = generated.contents()
-            generated.write(folder, files)
-            generated.expect(patch, files)
-            patch.setenv("TIGHTROPE_DATA", str(folder))
+            generated.install(folder, patch)
 
         @cache
         def run(name):
             wall, busy = time.perf_counter(), time.process_time()
             outcome = run_experiment(available()[name], folder / "out", quick=True)
-            return outcome, min(time.perf_counter() - wall, time.process_time() - busy)  # others may have the cores
+            return outcome, min(
+                time.perf_counter() - wall, time.process_time() - busy
+            )  # other processes may use the cores
 
         yield run
 

@@ -1,4 +1,4 @@
-"""Paper 4's problems against NumPy, near-stationarity against another solver, and the checks of claims."""
+"""Paper 4's problems against NumPy, and near-stationarity against another solver."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import generated_files as generated
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 
 import tightrope as tr
 from tightrope.experiments.base import available
-from tightrope.experiments.demographic_parity import claims as parity_claims
 from tightrope.experiments.demographic_parity import config as parity_config
 from tightrope.experiments.demographic_parity import problem as parity
-from tightrope.experiments.roc_fairness import claims, config, problem
+from tightrope.experiments.roc_fairness import config, problem
 from tightrope.experiments.roc_fairness.near import NearStationarity
 
 LEVELS = np.linspace(-3.0, 3.0, 25)
@@ -87,20 +85,19 @@ def clipped(x: np.ndarray) -> tuple[float, np.ndarray]:
 # ---- the problems ------------------------------------------------------------------------------------------------------
 
 
-def test_the_unfairness_is_the_largest_gap_over_thresholds_and_its_gradient_a_subgradient():
-    measure = jax.jit(jax.value_and_grad(problem.unfairness(small(), LEVELS)))
+@pytest.mark.parametrize(
+    ("function", "by_hand"),
+    [
+        (problem.unfairness(small(), LEVELS), lambda x: fairness(small(), x, LEVELS)),
+        (problem.hinge_loss(small()), lambda x: hinge(small(), x)),
+    ],
+    ids=["unfairness", "hinge loss"],
+)
+def test_values_and_subgradients_match_numpy(function, by_hand):
+    evaluate = jax.jit(jax.value_and_grad(function))
     for x in points():
-        value, gradient = measure(jnp.asarray(x, jnp.float32))
-        expected, slope = fairness(small(), x, LEVELS)
-        np.testing.assert_allclose(value, expected, rtol=1e-5)
-        np.testing.assert_allclose(gradient, slope, rtol=1e-4, atol=1e-6)
-
-
-def test_the_loss_is_the_mean_hinge_loss():
-    loss = jax.jit(jax.value_and_grad(problem.hinge_loss(small())))
-    for x in points():
-        value, gradient = loss(jnp.asarray(x, jnp.float32))
-        expected, slope = hinge(small(), x)
+        value, gradient = evaluate(jnp.asarray(x, jnp.float32))
+        expected, slope = by_hand(x)
         np.testing.assert_allclose(value, expected, rtol=1e-5)
         np.testing.assert_allclose(gradient, slope, rtol=1e-4, atol=1e-6)
 
@@ -149,10 +146,7 @@ def test_thresholds_reach_half_the_range_beyond_the_scores():
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    contents = generated.contents()
-    generated.write(tmp_path, contents)
-    generated.expect(monkeypatch, contents)
-    monkeypatch.setenv("TIGHTROPE_DATA", str(tmp_path))
+    generated.install(tmp_path, monkeypatch)
 
 
 @pytest.mark.usefixtures("files")
@@ -325,83 +319,3 @@ def test_near_stationarity_agrees_with_the_last_of_2500_switching_subgradient_st
     assert lengths[0] == pytest.approx(lengths[1], rel=0.01)
     found = NearStationarity(roc, weight, small().curvature, convex=True)(x, None)
     assert found == pytest.approx(lengths[1], rel=0.01)
-
-
-# ---- the claims --------------------------------------------------------------------------------------------------------
-
-
-def curves(**entries: dict[str, list[float]]) -> pd.DataFrame:
-    """A tidy frame from the columns of each entry; `NAMES` has the entries' full names."""
-    steps = [0, 100, 200, 300]
-    frames = [
-        pd.DataFrame({"entry": NAMES[name], "step": steps, "seed": 0} | columns) for name, columns in entries.items()
-    ]
-    return pd.concat(frames, ignore_index=True)
-
-
-NAMES = {"ssg": config.SSG, "static": config.SSG_STATIC, "ipp": config.IPP_SSG, "conex": config.IPP_CONEX}
-FEASIBLE, FAR = [0.0, 0.0, 0.0, 0.05], [0.0, 0.0, 0.0, 3.0]
-
-
-def test_lowest_means_at_the_end_and_at_most_records_among_nearly_feasible_methods():
-    low = {"objective": [4.0, 2.0, 1.0, 0.5], "excess": FEASIBLE}
-    late = {"objective": [4.0, 3.0, 2.0, 0.6], "excess": FEASIBLE}
-    lower = {"objective": [4.0, 1.0, 0.5, 0.1], "excess": FEASIBLE}
-    assert claims.lowest("bank", curves(ssg=low, ipp=late), "objective").holds
-    assert not claims.lowest("bank", curves(ssg=low, ipp=lower), "objective").holds
-    assert claims.lowest("bank", curves(ssg=low, ipp=lower | {"excess": FAR}), "objective").holds
-    first = {"objective": [4.0, 1.0, 0.5, 0.9], "excess": FEASIBLE}
-    assert not claims.lowest("bank", curves(ssg=low, ipp=first), "objective").holds
-    assert claims.feasible("data", curves(ssg=low), config.SSG).holds
-    assert not claims.feasible("data", curves(ssg=low | {"excess": FAR}), config.SSG).holds
-
-
-def test_static_steps_are_not_always_better_where_a_feasible_proximal_method_ends_lower():
-    static, ipp = {"objective": [4.0, 2.0, 1.0, 0.5]}, {"objective": [4.0, 2.0, 1.0, 0.4]}
-    worse = {"objective": [4.0, 2.0, 1.0, 0.6], "excess": FEASIBLE}
-
-    def holds(excess: list[float]) -> bool:
-        frame = curves(static=static | {"excess": FEASIBLE}, ipp=ipp | {"excess": excess}, conex=worse)
-        return claims.static_against_proximal({"data": frame}).holds
-
-    assert holds(FEASIBLE)
-    assert not holds(FAR)
-
-
-def test_a_setting_that_is_not_nearly_feasible_scores_worse_than_any_that_is():
-    near = curves(ssg={"objective": [4.0, 2.0, 1.0, 0.5], "excess": FEASIBLE})
-    far = curves(ssg={"objective": [4.0, 2.0, 1.0, 0.1], "excess": FAR})
-    assert claims.score(near) == (0.0, 0.5)
-    assert claims.score(near) < claims.score(far)
-
-
-def test_speed_is_the_iterations_to_most_of_the_common_decrease():
-    frame = pd.concat(
-        [
-            pd.DataFrame({"entry": label, "step": [0, 100, 200], "objective": values, "excess": 0.0})
-            for label, values in {
-                parity_config.SSG: [1.0, 0.0, -1.0],
-                config.IPP_SSG: [1.0, 0.5, 0.0],
-                config.IPP_CONEX: [1.0, 0.2, 0.1],
-            }.items()
-        ]
-    )
-    needed = parity_claims.iterations(frame, "objective")  # the level is 1 − 0.95 · 0.9 = 0.145
-    assert needed[parity_config.SSG] == pytest.approx(85.5)
-    assert needed[config.IPP_SSG] == pytest.approx(171.0)
-    assert needed[config.IPP_CONEX] == pytest.approx(155.0)
-    assert parity_claims.faster("bank", frame, "objective").holds
-    quicker = frame.assign(
-        objective=np.where(frame["entry"] == parity_config.SSG, frame["objective"] * 3 - 2, frame["objective"])
-    )
-    assert not parity_claims.faster("bank", quicker, "objective").holds
-
-
-@pytest.mark.parametrize(("time", "holds"), [(5.0, True), (3.0, False), (8.0, False)])
-def test_about_half_is_between_one_and_two_thirds_of_the_time(time, holds):
-    entries = {config.SSG: time, config.IPP_CONEX: 10.0}
-    turns = pd.DataFrame([{"entry": e, "step": s, "microseconds": t} for e, t in entries.items() for s in (1, 2)])
-    runs = pd.DataFrame([{"entry": e, "seconds": t} for e, t in entries.items()])
-    check = claims.about_half({"data": turns}, {"data": runs}, config.SSG, "why")
-    assert check.measured["alternating runs"]["data"][config.SSG] == time / 10
-    assert check.holds is holds

@@ -1,8 +1,8 @@
-"""Public data sets by name: fetched or read from a folder, checked, and prepared for learning.
+"""Public data sets by name: downloaded or read from a folder, verified, and preprocessed.
 
-Where the environment variable `TIGHTROPE_DATA` names a folder, files are read from it and nothing is fetched; otherwise Pooch
-downloads them once into its cache. Either way the sha256 of the uncompressed content must be the published one, so that a name
-always means the same numbers. `docs/datasets.md` says what is in each set and what was done to it.
+If the environment variable `TIGHTROPE_DATA` names a folder, files are read from it and nothing is downloaded; otherwise Pooch
+downloads them once into its cache. In both cases the sha256 of the uncompressed content is verified, so that a name always
+means the same numbers. `docs/datasets.md` describes each data set and its preprocessing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..arguments import did_you_mean
 from .files import content
 from .prepare import Arrays, split
 from .sources import SOURCES
@@ -22,15 +23,15 @@ __all__ = ["Data", "load", "names", "split"]
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A prepared data set; its arrays are shared between calls and cannot be written to.
+    """A preprocessed data set; its arrays are shared between calls and read-only.
 
     Attributes:
         name: as given to `load`.
-        train: `x`, one row an example; `y`, ±1, or 0 to 9 for MNIST; `group`, 1 or 0, where the set has two groups.
-        test: the same for the rows held out: the publisher's test file, else a third of the rows, drawn with a fixed seed.
-        features: the names of the columns of `x`.
-        group_name: what `group` = 1 means; None without groups.
-        note: where the numbers come from and what was done to them.
+        train: training set: `x`, one row per example; `y`, ±1, or 0 to 9 for MNIST; `group`, 1 or 0, if there are two groups.
+        test: test set: the publisher's test file, else a third of the examples, drawn with a fixed seed.
+        features: names of the columns of `x`.
+        group_name: the meaning of `group` = 1; None without groups.
+        note: source and preprocessing.
     """
 
     name: str
@@ -41,16 +42,16 @@ class Data:
     note: str
 
     def all(self) -> Arrays:
-        """All rows, those of `train` first."""
-        return {key: np.concatenate([rows, self.test[key]]) for key, rows in self.train.items()}
+        """All examples, those of `train` first."""
+        return {key: np.concatenate([array, self.test[key]]) for key, array in self.train.items()}
 
     def __repr__(self) -> str:
-        rows = f"{len(self.train['y'])} + {len(self.test['y'])} rows"
-        return f"Data({self.name!r}, {rows}, {len(self.features)} features, group {self.group_name!r})"
+        examples = f"{len(self.train['y'])} + {len(self.test['y'])} examples"
+        return f"Data({self.name!r}, {examples}, {len(self.features)} features, group {self.group_name!r})"
 
 
 def names() -> tuple[str, ...]:
-    """The data sets that `load` knows.
+    """The names of all data sets.
 
     Example:
         >>> import tightrope as tr
@@ -67,8 +68,8 @@ def load(name: str) -> Data:
         name: one of `names()`.
 
     Raises:
-        FileNotFoundError: `TIGHTROPE_DATA` is set and the folder lacks a file, or the set has no public address.
-        ValueError: a file's content is not the published one.
+        FileNotFoundError: `TIGHTROPE_DATA` is set and a file is missing, or the data set has no public URL.
+        ValueError: the name is unknown, or the content of a file is not the published one.
 
     Example:
         >>> import tightrope as tr
@@ -81,7 +82,9 @@ def load(name: str) -> Data:
         ValueError: load: name must be one of a9a, adult, ..., got 'iris'
     """
     if name not in SOURCES:
-        raise ValueError(f"load: name must be one of {', '.join(SOURCES)}, got {name!r}")
+        raise ValueError(
+            f"load: name must be one of {', '.join(SOURCES)}, got {name!r}{did_you_mean(str(name), SOURCES)}"
+        )
     loaded = _loaded(name, os.environ.get("TIGHTROPE_DATA") or None)
     return replace(loaded, train=dict(loaded.train), test=dict(loaded.test))
 

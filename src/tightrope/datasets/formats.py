@@ -1,4 +1,4 @@
-"""The formats that the files come in, read with NumPy alone."""
+"""Readers of the file formats."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Collection
 import numpy as np
 from jaxtyping import Float, Shaped
 
-Column = Shaped[np.ndarray, " rows"]
+Column = Shaped[np.ndarray, " examples"]
 
 
-def read_libsvm(content: bytes, features: int) -> tuple[Float[np.ndarray, "rows features"], Column]:
-    """(x, labels) of lines `label column:value ...`, columns counted from 1."""
+def read_libsvm(content: bytes, features: int) -> tuple[Float[np.ndarray, "examples features"], Column]:
+    """(x, labels) from lines `label column:value ...`, with columns counted from 1."""
     numbers = np.array(content.replace(b":", b" ").split(), float)
     pairs = np.array([line.count(b":") for line in content.splitlines()])
     starts = np.cumsum(1 + 2 * pairs) - (1 + 2 * pairs)
@@ -26,9 +26,9 @@ def read_libsvm(content: bytes, features: int) -> tuple[Float[np.ndarray, "rows 
 def read_table(
     content: bytes, delimiter: str = ",", header: tuple[str, ...] | None = None, only: Collection[str] | None = None
 ) -> dict[str, Column]:
-    """The columns of a CSV file as text, by the titles in its first line or in `header`; shorter lines are passed over.
+    """The columns of a CSV file as text, by the titles in its first line or in `header`; incomplete lines are skipped.
 
-    All of them, or `only` some: text takes long to become an array.
+    `only` selects columns, to save time: text is slow to convert to arrays.
     """
     lines = csv.reader(io.StringIO(content.decode()), delimiter=delimiter, skipinitialspace=True)
     titles = header or tuple(next(lines))
@@ -38,7 +38,7 @@ def read_table(
 
 
 def read_idx(content: bytes) -> np.ndarray:
-    """An array in MNIST's format: two zeros, a type (8: bytes), the number of axes, their lengths, the entries."""
+    """An array in MNIST's format: two zeros, the type (8: bytes), the number of axes, their lengths, the entries."""
     axes = content[3]
     shape = np.frombuffer(content, ">u4", axes, offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)

@@ -1,4 +1,4 @@
-"""From files to arrays: which rows are kept, what becomes of their columns, which are held out, and who is in the group."""
+"""Preprocessing: from files to arrays, with a test set, features, labels and groups."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from ..arguments import seed_number
 from .formats import Column, read_idx, read_libsvm, read_table
 
 Arrays = dict[str, np.ndarray]
 
 
 class Prepared(NamedTuple):
-    """What a preparation returns: the fields of `Data` that it decides."""
+    """The result of preprocessing: the fields of `Data` that depend on the files."""
 
     train: Arrays
     test: Arrays
@@ -25,12 +26,12 @@ class Prepared(NamedTuple):
 
 
 def split(arrays: Mapping[str, np.ndarray], *sizes: int, seed: int = 0) -> tuple[Arrays, ...]:
-    """Disjoint random parts of the rows, of these sizes.
+    """Split examples into disjoint random parts.
 
     Args:
-        arrays: arrays with the same number of rows, such as `data.all()`.
-        sizes: how many rows each part has; together at most all of them.
-        seed: the same seed gives the same parts.
+        arrays: arrays with one row per example, such as `data.all()`.
+        sizes: number of examples in each part.
+        seed: random seed.
 
     Example:
         >>> import numpy as np, tightrope as tr
@@ -38,16 +39,16 @@ def split(arrays: Mapping[str, np.ndarray], *sizes: int, seed: int = 0) -> tuple
         >>> sorted([*large["y"], *small["y"]]) == list(range(9))
         True
     """
-    rows = len(next(iter(arrays.values())))
-    if min(sizes, default=0) < 0 or sum(sizes) > rows:
-        raise ValueError(f"split: sizes must be at least 0 and sum to at most {rows}, the number of rows, got {sizes}")
-    order = np.random.default_rng(seed).permutation(rows)
+    count = len(next(iter(arrays.values())))
+    if min(sizes, default=0) < 0 or sum(sizes) > count:
+        raise ValueError(f"split: sizes must be ≥ 0 and sum to at most {count}, the number of examples, got {sizes}")
+    order = np.random.default_rng(seed_number("split", "seed", seed)).permutation(count)
     parts = np.split(order, np.cumsum(sizes))[: len(sizes)]
     return tuple({key: array[part] for key, array in arrays.items()} for part in parts)
 
 
 def a9a(train: bytes, test: bytes) -> Prepared:
-    """LIBSVM's columns as they are; of these the 72nd is female, the 73rd male."""
+    """LIBSVM's columns, of which the 72nd is female and the 73rd male."""
     (x, y), (x_test, y_test) = (read_libsvm(content, 123) for content in (train, test))
     x = np.concatenate([x, x_test])
     names = (*_numbered(71), "female", "male", *_numbered(123)[73:])
@@ -55,17 +56,17 @@ def a9a(train: bytes, test: bytes) -> Prepared:
 
 
 def phishing(content: bytes) -> Prepared:
-    """LIBSVM's columns as they are, labels 0 and 1 as signs."""
+    """LIBSVM's columns, with labels 0 and 1 as signs."""
     return _labeled(content, 68)
 
 
 def mushrooms(content: bytes) -> Prepared:
-    """LIBSVM's columns as they are, labels 2 and 1 as signs."""
+    """LIBSVM's columns, with labels 2 and 1 as signs."""
     return _labeled(content, 112)
 
 
 def mnist(images: bytes, labels: bytes, test_images: bytes, test_labels: bytes) -> Prepared:
-    """Pixels from 0 to 1, row by row; labels are the digits."""
+    """Pixels from 0 to 1, in row-major order; labels are the digits."""
 
     def arrays(images: bytes, labels: bytes) -> Arrays:
         pixels = read_idx(images)
@@ -84,27 +85,27 @@ ADULT_COLUMNS = (
 
 
 def adult(train: bytes, test: bytes) -> Prepared:
-    """Complete rows; numbers standardized, categories one-hot; neither sex, the group, nor the census weight is a feature."""
+    """Complete examples; numbers standardized, categories one-hot; sex (the group) and the census weight are not features."""
     tables = [read_table(content, header=ADULT_COLUMNS) for content in (train, test)]
     complete = [np.all([column != "?" for column in table.values()], axis=0) for table in tables]
-    first, second = (_chosen(table, rows) for table, rows in zip(tables, complete, strict=True))
-    table, rows = {title: np.concatenate([first[title], second[title]]) for title in first}, len(first["age"])
+    first, second = (_selected(table, kept) for table, kept in zip(tables, complete, strict=True))
+    table, count = {title: np.concatenate([first[title], second[title]]) for title in first}, len(first["age"])
     numbers = ("age", "education-num", "capital-gain", "capital-loss", "hours-per-week")
     categories = ("workclass", "education", "marital-status", "occupation", "relationship", "race", "native-country")
-    x, names = _features(rows, numbers=_columns(table, numbers), categories=_columns(table, categories))
+    x, names = _features(count, numbers=_columns(table, numbers), categories=_columns(table, categories))
     y, group = _signs(np.char.startswith(table["income"], ">50K")), table["sex"] == "Male"
-    return _parts({"x": x, "y": y, "group": group}, rows, names, "male")
+    return _parts({"x": x, "y": y, "group": group}, count, names, "male")
 
 
 def bank_additional(content: bytes) -> Prepared:
-    """54 columns: a constant, contacted before or not, 9 numbers without `duration`, 43 categories but the first of each."""
+    """54 columns: a constant, contacted before or not, 9 numbers without `duration`, 43 categories without first ones."""
     table, train = _shuffled(read_table(content, ";"))
     before = table["pdays"] != "999"
     numbers = ("age", "campaign", "previous", "emp.var.rate", "cons.price.idx", "cons.conf.idx", "euribor3m")
     categories = ("job", "marital", "education", "default", "housing", "loan", "contact", "month", "day_of_week")
     x, names = _features(
         train,
-        as_they_are={"constant": np.ones(len(before)), "contacted before": before},
+        unscaled={"constant": np.ones(len(before)), "contacted before": before},
         numbers=_columns(table, (*numbers, "nr.employed")) | {"pdays": np.where(before, table["pdays"], "")},
         categories=_columns(table, (*categories, "poutcome")),
         drop_first=True,
@@ -131,7 +132,7 @@ COMPAS_COLUMNS = (
 
 
 def without_names(content: bytes) -> bytes:
-    """ProPublica's table without names, birth dates and case numbers; of columns that stand twice, the first."""
+    """ProPublica's table without names, birth dates and case numbers; of repeated columns, the first."""
     rows = list(csv.reader(io.StringIO(content.decode())))
     kept = [rows[0].index(title) for title in COMPAS_COLUMNS]
     text = io.StringIO()
@@ -140,16 +141,16 @@ def without_names(content: bytes) -> bytes:
 
 
 def compas(content: bytes) -> Prepared:
-    """ProPublica's selection of rows; 16 columns: male, felony, 5 numbers, 3 classes of age and 6 of race."""
+    """ProPublica's selection; 16 columns: male, felony, 5 numbers, 3 age classes and 6 of race."""
     table = read_table(content)
     days = _numbers(table["days_b_screening_arrest"])
     kept = (np.abs(days) <= 30) & (table["is_recid"] != "-1")
     kept &= (table["c_charge_degree"] != "O") & (table["score_text"] != "N/A")
-    table, train = _shuffled(_chosen(table, kept))
+    table, train = _shuffled(_selected(table, kept))
     numbers = ("age", "priors_count", "juv_fel_count", "juv_misd_count", "juv_other_count")
     x, names = _features(
         train,
-        as_they_are={"male": table["sex"] == "Male", "felony": table["c_charge_degree"] == "F"},
+        unscaled={"male": table["sex"] == "Male", "felony": table["c_charge_degree"] == "F"},
         numbers=_columns(table, numbers),
         categories=_columns(table, ("age_cat", "race")),
     )
@@ -158,7 +159,7 @@ def compas(content: bytes) -> Prepared:
 
 
 def loan(content: bytes) -> Prepared:
-    """What was known when the loan was made: 16 numbers, whether there ever was a delinquency or record, categories."""
+    """Features known when the loan was made: 16 numbers, whether there was ever a delinquency or record, categories."""
     numbers = (
         *("loan_amnt", "funded_amnt_inv", "term", "int_rate", "installment", "annual_inc", "dti", "delinq_2yrs"),
         *("inq_last_6mths", "open_acc", "pub_rec", "revol_bal", "revol_util", "total_acc", "pub_rec_bankruptcies"),
@@ -171,31 +172,31 @@ def loan(content: bytes) -> Prepared:
     years = np.where(np.isnat(first_credit), np.nan, (issued - first_credit).astype(float) / 12)
     x, names = _features(
         train,
-        as_they_are={f"{title} known": table[title] != "" for title in events},
+        unscaled={f"{title} known": table[title] != "" for title in events},
         numbers=_columns(table, numbers) | {"years of credit": years},
         categories=_columns(table, categories),
     )
     return _parts({"x": x, "y": _signs(np.char.endswith(table["loan_status"], "Charged Off"))}, train, names)
 
 
-# ---------------------------------------------------------------------- what they share
+# ---------------------------------------------------------------------- shared steps
 
 
 def _parts(arrays: Arrays, train: int, features: tuple[str, ...], group: str | None = None) -> Prepared:
-    """The first `train` rows for training, the others for testing."""
+    """The first `train` examples for training, the others for testing."""
     arrays = {key: np.asarray(array, np.float32) for key, array in arrays.items()}
-    first, second = ({key: array[rows] for key, array in arrays.items()} for rows in np.s_[:train, train:])
+    first, second = ({key: array[part] for key, array in arrays.items()} for part in np.s_[:train, train:])
     return Prepared(first, second, features, group)
 
 
 def _shuffled(table: Mapping[str, np.ndarray]) -> tuple[Arrays, int]:
-    """The rows in a random order, and how many of them are for training: two thirds."""
-    rows = len(next(iter(table.values())))
-    return split(table, rows)[0], round(2 * rows / 3)
+    """The examples in random order, and the number of training examples: two thirds."""
+    count = len(next(iter(table.values())))
+    return split(table, count)[0], round(2 * count / 3)
 
 
 def _labeled(content: bytes, features: int) -> Prepared:
-    """LIBSVM data with two labels, of which 1 is the positive one."""
+    """LIBSVM data with two labels, of which 1 is positive."""
     x, label = read_libsvm(content, features)
     arrays, train = _shuffled({"x": x, "y": _signs(label == 1)})
     return _parts(arrays, train, _numbered(features))
@@ -204,17 +205,17 @@ def _labeled(content: bytes, features: int) -> Prepared:
 def _features(
     train: int,
     *,
-    as_they_are: Mapping[str, Column] | None = None,
+    unscaled: Mapping[str, Column] | None = None,
     numbers: Mapping[str, Column],
     categories: Mapping[str, Column],
     drop_first: bool = False,
-) -> tuple[Float[np.ndarray, "rows features"], tuple[str, ...]]:
+) -> tuple[Float[np.ndarray, "examples features"], tuple[str, ...]]:
     """The matrix of all columns, and their names.
 
-    Numbers are shifted and scaled to mean 0 and variance 1 on the first `train` rows, missing ones set to that mean. Each
-    category becomes a column of zeros and ones; with `drop_first` all but the first of each, in the order of the alphabet.
+    Numbers are standardized to mean 0 and variance 1 on the first `train` examples, with missing ones set to the mean. Each
+    category becomes a column of zeros and ones; `drop_first` drops the alphabetically first category of each column.
     """
-    columns = {name: np.asarray(column, float) for name, column in (as_they_are or {}).items()}
+    columns = {name: np.asarray(column, float) for name, column in (unscaled or {}).items()}
     for name, column in numbers.items():
         values = _numbers(column)
         deviation = np.nanstd(values[:train])
@@ -229,16 +230,16 @@ def _columns(table: Mapping[str, Column], titles: Iterable[str]) -> dict[str, Co
     return {title: table[title] for title in titles}
 
 
-def _chosen(table: Mapping[str, Column], rows: Column) -> dict[str, Column]:
-    return {title: column[rows] for title, column in table.items()}
+def _selected(table: Mapping[str, Column], kept: Column) -> dict[str, Column]:
+    return {title: column[kept] for title, column in table.items()}
 
 
-def _numbers(column: Column) -> Float[np.ndarray, " rows"]:
-    """Text as numbers, nan where there is none."""
+def _numbers(column: Column) -> Float[np.ndarray, " examples"]:
+    """Text as numbers, with nan for empty text."""
     return np.where(column == "", "nan", column).astype(float) if column.dtype.kind == "U" else column
 
 
-def _signs(condition: Any) -> Float[np.ndarray, " rows"]:
+def _signs(condition: Any) -> Float[np.ndarray, " examples"]:
     return np.where(condition, 1.0, -1.0)
 
 

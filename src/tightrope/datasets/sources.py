@@ -1,4 +1,4 @@
-"""What there is: the files of each data set, where they come from, and what prepares them."""
+"""The data sets: their files, the URLs of these, and the functions that preprocess them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .files import File
 
 
 class Source(NamedTuple):
-    """The files of a data set, what makes arrays of them, and a note for people."""
+    """The files of a data set, the function that turns them into arrays, and a note for users."""
 
     files: tuple[File, ...]
     prepare: Callable[..., prepare.Prepared]
@@ -28,7 +28,7 @@ SOURCES: dict[str, Source] = {
             File("a9a/a9a.t", "1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9", LIBSVM + "a9a.t"),
         ),
         prepare.a9a,
-        "LIBSVM's binarized UCI Adult (CC BY 4.0). y = 1: income above 50,000. Nothing changed.",
+        "LIBSVM's binarized UCI Adult (CC BY 4.0). y = 1: income above 50,000. Unchanged.",
     ),
     "adult": Source(
         (
@@ -44,8 +44,8 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         prepare.adult,
-        "UCI Adult (CC BY 4.0). y = 1: income above 50,000. Without rows in which something is missing; categories one-hot, "
-        "numbers standardized; sex is the group and no feature, the census weight is left out.",
+        "UCI Adult (CC BY 4.0). y = 1: income above 50,000. Incomplete examples dropped; categories one-hot, numbers "
+        "standardized; sex is the group, not a feature; the census weight is dropped.",
     ),
     "bank-additional": Source(
         (
@@ -57,9 +57,9 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         prepare.bank_additional,
-        "UCI Bank Marketing (CC BY 4.0). y = 1: the client subscribed. Categories one-hot without their first; numbers "
-        "standardized; a constant; whether the client was contacted before. Without the call's duration, which gives the "
-        "answer away.",
+        "UCI Bank Marketing (CC BY 4.0). y = 1: the client subscribed. Categories one-hot, without the first of each; numbers "
+        "standardized; a constant; whether the client was contacted before. Without the call's duration, which leaks the "
+        "label.",
     ),
     "bank-full": Source(
         (
@@ -72,7 +72,7 @@ SOURCES: dict[str, Source] = {
         ),
         prepare.bank_full,
         "UCI Bank Marketing, older release (CC BY 4.0). y = 1: the client subscribed. Categories and the day of the month "
-        "one-hot, numbers standardized. The call's duration, which gives the answer away, is among them.",
+        "one-hot, numbers standardized. This includes the call's duration, which leaks the label.",
     ),
     "compas": Source(
         (
@@ -84,8 +84,8 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         prepare.compas,
-        "ProPublica 2016 (no license stated). y = 1: charged again within two years. ProPublica's selection of rows; numbers "
-        "standardized, classes of age and race one-hot; the scores of COMPAS itself are no features.",
+        "ProPublica 2016 (no license stated). y = 1: charged again within two years. ProPublica's selection; numbers "
+        "standardized, age and race classes one-hot; COMPAS's own scores are not features.",
     ),
     "loan": Source(
         (
@@ -97,7 +97,7 @@ SOURCES: dict[str, Source] = {
         ),
         prepare.loan,
         "SUBSTITUTE: LendingClub's public statistics for 2007 to 2011, not the 'loan' set of paper 3 (128,375 x 250), which is "
-        "not to be had. y = 1: charged off. Only what was known when the loan was made.",
+        "unavailable. y = 1: charged off. Only features known when the loan was made.",
     ),
     "mnist": Source(
         tuple(
@@ -121,7 +121,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         prepare.mushrooms,
-        "LIBSVM's one-hot UCI Mushroom. y = 1: poisonous. Nothing else changed.",
+        "LIBSVM's one-hot UCI Mushroom. y = 1: poisonous. Otherwise unchanged.",
     ),
     "phishing": Source(
         (
@@ -132,6 +132,6 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         prepare.phishing,
-        "LIBSVM's UCI Phishing Websites. y = 1: its label 1. Nothing else changed.",
+        "LIBSVM's UCI Phishing Websites. y = 1: its label 1. Otherwise unchanged.",
     ),
 }

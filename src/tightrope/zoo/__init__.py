@@ -1,4 +1,4 @@
-"""Problems with known solutions: each function returns the problem, a starting point, and what is to be found.
+"""Problems with known solutions: each function returns the problem, a starting point, and the solution.
 
 Example:
     >>> import tightrope as tr
@@ -10,8 +10,8 @@ Example:
     >>> len(tr.zoo.available()) >= 16
     True
 
-Three collections stand apart: `hs`, classical small nonlinear programs; `infeasible`, problems without a solution; and
-`learning`, models of real and of made data.
+There are three more collections: `hs`, classical small nonlinear programs; `infeasible`, problems without a solution; and
+`learning`, constrained models on real and generated data.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the problems of the zoo share: the record of a solution, Gaussian samples, and the distance to them."""
+"""Shared parts of the zoo: the record of a solution, Gaussian samples, and the distance to them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..problems.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What is known about a problem's global minimum.
+    """The known facts about a problem's global minimum.
 
     Attributes:
-        x: the minimizer, a pytree like the starting point; None where there is none, or it is not stated.
-        objective: the least value of E objective; ∞ where no point is feasible, −∞ where it is unbounded below,
-            nan where it is not stated.
-        multipliers: by constraint name a number, or one for each entry, in the signs of `tightrope.problem`; together
-            with a normal of the domain they cancel the objective's gradient. None where none exist, or none are stated.
-        feasible: whether any point is.
+        x: the minimizer, a pytree like the starting point; None if there is none or it is not stated.
+        objective: the minimum of the expected objective; ∞ if no point is feasible, −∞ if it is unbounded below, nan if it is
+            not stated.
+        multipliers: by constraint name, a number or an array like the constraint's value, with the signs of `Result`; together
+            with a normal of the domain they cancel the objective's gradient. None if there are none or they are not stated.
+        feasible: whether a feasible point exists.
         unique: whether `x` is the only minimizer.
         multipliers_unique: whether `multipliers` are the only ones at `x`.
-        violation: the least possible value of the largest violation of the constraints: 0 where a point is feasible.
+        violation: the minimum over x of the largest constraint violation; 0 if a feasible point exists.
     """
 
     x: Any
@@ -40,19 +40,19 @@ class Solution:
 
 
 Case = tuple[Problem, Any, Solution]
-"""What every function of the zoo returns: the problem, where to start, and what is to be found."""
+"""The return value of every function of the zoo: problem, starting point and solution."""
 
 
 def gaussian(mean: Any, deviation: float, batch_size: int) -> Sampler:
-    """Independent rows N(mean, deviation² I)."""
+    """Independent examples N(mean, deviation² I)."""
     center = jnp.asarray(mean)
 
-    def normal(key: Array, rows: int) -> Float[Array, "rows size"]:
-        return center + deviation * jax.random.normal(key, (rows, center.size))
+    def normal(key: Array, count: int) -> Float[Array, "count size"]:
+        return center + deviation * jax.random.normal(key, (count, center.size))
 
     return Sampler(normal, batch_size)
 
 
-def half_square_distance(x: Float[Array, " size"], batch: Float[Array, "rows size"]) -> Float[Array, ""]:
-    """½‖x − ξ‖², in the mean over the rows ξ: ½‖x − m‖² + ½nσ² for rows N(m, σ²I) with n entries."""
+def half_square_distance(x: Float[Array, " size"], batch: Float[Array, "examples size"]) -> Float[Array, ""]:
+    """The mean of ½‖x − ξ‖² over the examples ξ; its expectation is ½‖x − m‖² + ½nσ² for ξ ~ N(m, σ²I) in Rⁿ."""
     return 0.5 * jnp.mean(jnp.sum((x - batch) ** 2, axis=-1))

@@ -1,4 +1,4 @@
-"""Logistic classifiers under constraints on generated data; their solutions come from Newton's method in float64."""
+"""Constrained logistic classifiers on generated data; their solutions come from Newton's method in float64."""
 
 from collections.abc import Callable
 
@@ -19,12 +19,12 @@ Expansion = Callable[[Vector], tuple[float, Vector, Float[np.ndarray, "size size
 
 
 def fair_logistic_regression(batch_size: int = 32) -> Case:
-    """Ridge logistic regression fair to two groups: `between` at its upper end, L2Ball.
+    """Ridge logistic regression, fair to two groups: `between` at its upper bound, L2Ball.
 
-    Minimize the mean of softplus(−y w·x) + 0.05‖w‖² over ‖w‖ ≤ 10 subject to |mean of s w·x| ≤ 0.05, where s = ±½ names the
-    group. 200 rows: x ~ N(0, I) in R⁵ with x₀ shifted by 2s, labels y = ±1 of logistic scores in
-    x·(1.5, −1, 0.5, 0, 0), all from a fixed seed. The convex problem without the constraint favors a group beyond the band,
-    so its upper end holds; the solution is that of the two equations ∇F + λ∇h = 0, h = 0.05, by Newton's method.
+    Minimize the mean of softplus(−y w·x) + 0.05‖w‖² over ‖w‖ ≤ 10 subject to |mean of s w·x| ≤ 0.05, where s = ±½ is the
+    group. 200 examples from a fixed seed: x ~ N(0, I) in R⁵ with x₀ shifted by 2s, labels y = ±1 with the logistic scores
+    x·(1.5, −1, 0.5, 0, 0). Without the constraint the mean is above 0.05, so the upper bound is active; the solution is that of
+    the two equations ∇F + λ∇h = 0, h = 0.05, by Newton's method.
     """
     random = np.random.default_rng(0)
     group = np.tile([0.5, -0.5], 100)
@@ -44,12 +44,12 @@ def fair_logistic_regression(batch_size: int = 32) -> Case:
 
 
 def neyman_pearson(batch_size: int = 16) -> Case:
-    """The least loss on one class with the other's bounded: two data sets, convex inequality.
+    """Minimal loss on one class with a bound on the other's: two data sets, convex inequality.
 
     Minimize the mean of softplus(−w·x) over the positives subject to the mean of softplus(w·x) over the negatives being at
-    most 0.3. 100 positives N(c, I), 100 negatives N(−c, I) with c = (0.8, 0.4, 0, 0) and a last entry 1, all from a fixed seed.
-    The loss on positives alone has no minimizer, so the bound holds with equality; the solution is that of
-    ∇F + μ∇g = 0, g = 0.3, by Newton's method.
+    most 0.3. 100 positives N(c, I) and 100 negatives N(−c, I) from a fixed seed, with c = (0.8, 0.4, 0, 0) and a last entry 1.
+    The loss on the positives alone has no minimizer, so the bound is active; the solution is that of ∇F + μ∇g = 0, g = 0.3, by
+    Newton's method.
     """
     random = np.random.default_rng(1)
     center = np.array([0.8, 0.4, 0.0, 0.0])
@@ -73,7 +73,7 @@ def _labels(random: np.random.Generator, scores: Vector) -> Vector:
     return np.where(random.uniform(size=scores.size) < 1 / (1 + np.exp(-scores)), 1.0, -1.0)
 
 
-def _logistic(signed: Float[np.ndarray, "rows size"], ridge: float = 0.0) -> Expansion:
+def _logistic(signed: Float[np.ndarray, "examples size"], ridge: float = 0.0) -> Expansion:
     """The mean of softplus(−signed·w) + ½ ridge ‖w‖²."""
 
     def expand(w: Vector):
@@ -94,12 +94,12 @@ def _linear(slope: Vector) -> Expansion:
 def _on_the_boundary(
     objective: Expansion, constraint: Expansion, level: float, size: int
 ) -> tuple[Vector, float, float]:
-    """(w, μ, value of the objective) where ∇f + μ∇g = 0 and g = level, by 25 steps of Newton's method from w = 0, μ = 1."""
+    """(w, μ, objective) with ∇f + μ∇g = 0 and g = level, by 25 steps of Newton's method from w = 0, μ = 1."""
     w, multiplier = np.zeros(size), 1.0
     for _ in range(25):
         _, slope, curvature = objective(w)
-        value, normal, bend = constraint(w)
-        system = np.block([[curvature + multiplier * bend, normal[:, None]], [normal[None, :], np.zeros((1, 1))]])
+        value, normal, hessian = constraint(w)
+        system = np.block([[curvature + multiplier * hessian, normal[:, None]], [normal[None, :], np.zeros((1, 1))]])
         step = np.linalg.solve(system, -np.append(slope + multiplier * normal, value - level))
         w, multiplier = w + step[:-1], multiplier + float(step[-1])
     return w, multiplier, objective(w)[0]

@@ -1,4 +1,4 @@
-"""Problems on which theory is thin: dependent rows, complementarity, no multiplier, no feasible point."""
+"""Degenerate problems: dependent rows, complementarity, no multiplier, no feasible point."""
 
 import math
 
@@ -12,10 +12,10 @@ from .base import Case, Solution
 
 
 def repeated_row() -> Case:
-    """An equation given twice: rank-deficient Jacobian, so multipliers are not unique.
+    """An equation given twice: rank-deficient Jacobian, multipliers not unique.
 
-    Minimize ½‖x − (1, 1, 0.5)‖² subject to Σx = 1 and 2Σx = 2. The nearest point is x = (0.5, 0.5, 0), F = 0.375; any
-    multipliers with λ₀ + 2λ₁ = 0.5 serve, and the shortest are (0.1, 0.2).
+    Minimize ½‖x − (1, 1, 0.5)‖² subject to Σx = 1 and 2Σx = 2. The nearest point is x = (0.5, 0.5, 0), F = 0.375; all
+    λ with λ₀ + 2λ₁ = 0.5 are multipliers, and the shortest is (0.1, 0.2).
     """
 
     def half_distance(x):
@@ -28,10 +28,11 @@ def repeated_row() -> Case:
 
 
 def complementarity() -> Case:
-    """One of two non-negative numbers must be zero: non-convex, multipliers unbounded.
+    """One of two nonnegative numbers must be zero: nonconvex, multipliers unbounded.
 
-    Minimize (x₀ − 2)² + (x₁ − 1)² over x ≥ 0 subject to x₀x₁ = 0. Of the two branches x₁ = 0 is better: x = (2, 0), F = 1;
-    (0, 1) is a local minimum with value 4. At (2, 0) every λ ≥ 1 serves, together with a normal of x ≥ 0: λ = 1 needs none.
+    Minimize (x₀ − 2)² + (x₁ − 1)² over x ≥ 0 subject to x₀x₁ = 0. The better of the two branches is x₁ = 0 with
+    x = (2, 0), F = 1; (0, 1) is a local minimum with value 4. At (2, 0) every λ ≥ 1 is a multiplier, together with a normal of
+    x ≥ 0, which is 0 for λ = 1.
     """
 
     def square_distance(x):
@@ -46,11 +47,11 @@ def complementarity() -> Case:
 
 
 def flat_power(power: int = 3) -> Case:
-    """A constraint flat where it holds, x₀³ = 0: error-bound exponent 5/3, no multiplier.
+    """A constraint that is flat at its zeros, x₀³ = 0: error-bound exponent 5/3, no multiplier.
 
     Minimize ½(x₀ − 1)² + ½(x₁ − 2)² subject to c(x) = x₀^p = 0. The feasible set is the line x₀ = 0 and the minimizer
-    x = (0, 2), F = 0.5; but ∇c = 0 there and ∇F = (−1, 0), so no multiplier exists: λ grows without bound on the way. Since
-    ‖∇c‖|c| = p|x₀|^(2p − 1) = p|c|^θ with θ = 2 − 1/p, the error bound is of exponent θ: 5/3 for the cube.
+    x = (0, 2), F = 0.5; but ∇c = 0 there and ∇F = (−1, 0), so no multiplier exists: λ grows without bound along a run. Since
+    ‖∇c‖|c| = p|x₀|^(2p − 1) = p|c|^θ with θ = 2 − 1/p, the error bound has exponent θ: 5/3 for the cube.
     """
 
     def half_distance(x):
@@ -63,10 +64,10 @@ def flat_power(power: int = 3) -> Case:
 
 
 def circle_and_wall() -> Case:
-    """A circle and a wall that do not meet: infeasible, with a known least violation.
+    """A circle and a half-plane that do not meet: infeasible, with a known minimal violation.
 
-    Minimize ‖x‖² subject to ‖x‖² = 1 and x₀ ≥ 2. The larger of the violations |‖x‖² − 1| and 2 − x₀ is least on the axis,
-    x = (t, 0), where they are equal: t² − 1 = 2 − t, so t = (√13 − 1)/2 and the least violation is (5 − √13)/2 ≈ 0.697.
+    Minimize ‖x‖² subject to ‖x‖² = 1 and x₀ ≥ 2. The larger of the violations |‖x‖² − 1| and 2 − x₀ is minimal on the
+    axis, x = (t, 0), where they are equal: t² − 1 = 2 − t, so t = (√13 − 1)/2 and the minimal violation is (5 − √13)/2 ≈ 0.697.
     """
 
     def circle(x):

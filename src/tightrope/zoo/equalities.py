@@ -1,4 +1,4 @@
-"""Smooth problems with equality constraints: linear, round, deterministic and sampled."""
+"""Smooth problems with equality constraints: linear and nonlinear, deterministic and sampled."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from .base import Case, Solution, gaussian, half_square_distance
 
 
 def projection_on_plane(noise: float = 0.5, batch_size: int = 8) -> Case:
-    """The point of a plane nearest to a Gaussian mean: convex, sampled objective, `affine`.
+    """The point of a plane closest to a Gaussian mean: convex, sampled objective, `affine`.
 
     Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (0.5, 1.5, 1, 1), subject to x₀ + x₁ + x₂ + x₃ = 2 and
     x₀ − x₁ = 1. Stationarity is x = m − Aᵀλ, and the two equations give λ = (AAᵀ)⁻¹(Am − b) = (0.5, −1), so
@@ -24,7 +24,7 @@ def projection_on_plane(noise: float = 0.5, batch_size: int = 8) -> Case:
 
 
 def linear_on_circle() -> Case:
-    """The lowest point of a circle: non-convex equality, everything deterministic.
+    """The lowest point of a circle: nonconvex equality, all deterministic.
 
     Minimize a·x with a = (3, 4) subject to ‖x‖² = 1. Stationarity a + 2λx = 0 leaves x = ±a/5; the lower one is
     x = (−0.6, −0.8) with λ = ‖a‖/2 = 2.5 and F = −5.
@@ -41,7 +41,7 @@ def linear_on_circle() -> Case:
 
 
 def least_eigenvector(batch_size: int = 16) -> Case:
-    """The direction of least variance: non-convex, sampled objective, two solutions.
+    """The direction of smallest variance: nonconvex, sampled objective, two solutions.
 
     Minimize E ½(ξ·x)² = ½ xᵀCx subject to ‖x‖² = 1, where ξ = Q diag(0.5, 1, 1.5) z with z ~ N(0, I) and the reflection
     Q = I − ⅔ 11ᵀ, so C has the eigenvalues 0.25, 1, 2.25 and the columns of Q as eigenvectors. The minimizers are
@@ -49,7 +49,7 @@ def least_eigenvector(batch_size: int = 16) -> Case:
     """
     root = (np.eye(3) - 2 / 3) * np.array([0.5, 1.0, 1.5])
 
-    def rows(key, n):
+    def draw(key, n):
         return jax.random.normal(key, (n, 3)) @ jnp.asarray(root).T
 
     def half_variance(x, batch):
@@ -58,13 +58,13 @@ def least_eigenvector(batch_size: int = 16) -> Case:
     def sphere(x):
         return x @ x
 
-    problem = Problem(half_variance, equals(sphere, 1.0), data=Sampler(rows, batch_size))
+    problem = Problem(half_variance, equals(sphere, 1.0), data=Sampler(draw, batch_size))
     solution = Solution(jnp.asarray([1 / 3, -2 / 3, -2 / 3]), 0.125, {"sphere": -0.125}, unique=False)
     return problem, jnp.asarray([1.0, 0.0, -0.5]), solution
 
 
 def noisy_sphere(noise: float = 0.5, spread: float = 0.3, batch_size: int = 8) -> Case:
-    """The point of a sphere nearest to a mean: non-convex equality with samples of its own.
+    """The point of a sphere closest to a mean: nonconvex equality with its own samples.
 
     Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (2, −1, 2), subject to E ‖x − ζ‖² = 1 + 3 spread² with an independent
     ζ ~ N(0, spread² I): the noise multiplies x. In expectation the constraint is ‖x‖² = 1, so x = m/‖m‖ = (2, −1, 2)/3,
@@ -82,12 +82,12 @@ def noisy_sphere(noise: float = 0.5, spread: float = 0.3, batch_size: int = 8) -
 
 
 def ellipse_of_data(batch_size: int = 2) -> Case:
-    """The lowest point of an ellipse that finite data spans: non-convex equality on a `Dataset`.
+    """The lowest point of an ellipse defined by finite data: nonconvex equality on a `Dataset`.
 
-    Minimize −3x₀ − 2x₁ subject to the mean of (a·x)² over the four rows a = (±2, ±1) being 1, that is 4x₀² + x₁² = 1.
+    Minimize −3x₀ − 2x₁ subject to the mean of (a·x)² over the four examples a = (±2, ±1) being 1, that is 4x₀² + x₁² = 1.
     Stationarity (3, 2) = 2λ(4x₀, x₁) gives x = (0.3, 0.8), λ = 1.25 and F = −2.5.
     """
-    rows = Dataset(np.array([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]]), batch_size)
+    data = Dataset(np.array([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]]), batch_size)
 
     def height(x):
         return -3.0 * x[0] - 2.0 * x[1]
@@ -96,4 +96,4 @@ def ellipse_of_data(batch_size: int = 2) -> Case:
         return jnp.mean((batch @ x) ** 2)
 
     solution = Solution(jnp.asarray([0.3, 0.8]), -2.5, {"ellipse": 1.25})
-    return Problem(height, equals(ellipse, 1.0, data=rows)), jnp.asarray([0.8, 0.2]), solution
+    return Problem(height, equals(ellipse, 1.0, data=data)), jnp.asarray([0.8, 0.2]), solution

@@ -1,4 +1,4 @@
-"""Smooth problems with inequality constraints: both ends of a band, several entries, convex and not."""
+"""Smooth problems with inequality constraints: one- and two-sided, with several entries, convex and nonconvex."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from .base import Case, Solution, gaussian, half_square_distance
 def lens() -> Case:
     """The lowest point of two overlapping discs: convex, `at_most` with two active entries.
 
-    Minimize x₁ subject to (x₀ + 0.6)² + x₁² ≤ 1 and (x₀ − 0.6)² + x₁² ≤ 1. The lens ends below in x = (0, −0.8);
+    Minimize x₁ subject to (x₀ + 0.6)² + x₁² ≤ 1 and (x₀ − 0.6)² + x₁² ≤ 1. The lowest point of the lens is x = (0, −0.8);
     (0, 1) + 2μ₀(0.6, −0.8) + 2μ₁(−0.6, −0.8) = 0 gives μ = (0.3125, 0.3125), and F = −0.8.
     """
 
@@ -26,7 +26,7 @@ def lens() -> Case:
 
 
 def saddle_in_disc() -> Case:
-    """A saddle over a disc: non-convex objective, one active inequality, two solutions.
+    """A saddle over a disc: nonconvex objective, one active inequality, two solutions.
 
     Minimize x₀x₁ subject to ‖x‖² ≤ 2. By (x₀ + x₁)² ≥ 0 the value is at least −‖x‖²/2 ≥ −1, reached at x = ±(1, −1);
     (x₁, x₀) + 2μx = 0 gives μ = 0.5.
@@ -43,7 +43,7 @@ def saddle_in_disc() -> Case:
 
 
 def outside_the_ball(noise: float = 0.3, batch_size: int = 8) -> Case:
-    """The point outside a ball nearest to a mean inside: non-convex `at_least`.
+    """The point outside a ball closest to a mean inside it: nonconvex `at_least`.
 
     Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (0.3, 0.4), subject to ‖x‖² ≥ 1 and x₀ ≤ 2, which is not active.
     x = m/‖m‖ = (0.6, 0.8); x − m − 2μx = 0 gives μ = (1 − ‖m‖)/2 = 0.25, and F = 0.125 + noise².
@@ -62,11 +62,11 @@ def outside_the_ball(noise: float = 0.3, batch_size: int = 8) -> Case:
 
 
 def three_bands(noise: float = 0.5, batch_size: int = 8) -> Case:
-    """Three noisy bands, one active above, one below, one idle: `between` with three entries.
+    """Three noisy bands, active above, active below and inactive: `between` with three entries.
 
     Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (1.75, 0.25, −1.5), subject to −1 ≤ E (Mx + ζ) ≤ 1 entry by entry,
     where Mx = (x₀ + x₁, x₁ + x₂, x₂ + x₀) and an independent ζ ~ N(0, noise² I). At x = (1, 0, −1), Mx = (1, −1, 0), and
-    x = m − Mᵀλ holds with λ = (0.75, −0.5, 0), signed as the active ends ask; F = 0.4375 + 1.5 noise².
+    x = m − Mᵀλ holds with λ = (0.75, −0.5, 0), with the signs of the active bounds; F = 0.4375 + 1.5 noise².
     """
 
     def bands(x, batch):

@@ -1,4 +1,4 @@
-"""Problems without a solution: constraints that nothing meets, and objectives that fall for ever.
+"""Problems without a solution: infeasible constraints and unbounded objectives.
 
 Example:
     >>> import tightrope as tr
@@ -25,7 +25,7 @@ __all__ = ["available", "unbounded"]
 
 
 def available() -> dict[str, Callable[..., Case]]:
-    """Problems that no point is feasible for, by name; `violation` is the least value of the largest violation.
+    """Problems without a feasible point, by name; `violation` is the minimum of the largest violation.
 
     Example:
         >>> import tightrope as tr
@@ -52,7 +52,7 @@ def available() -> dict[str, Callable[..., Case]]:
 
 
 def unbounded() -> dict[str, Callable[..., Case]]:
-    """Problems whose objective has no lower bound on the feasible points, by name.
+    """Problems whose objective is unbounded below on the feasible set, by name.
 
     Example:
         >>> import tightrope as tr
@@ -63,7 +63,7 @@ def unbounded() -> dict[str, Callable[..., Case]]:
     return {problem.__name__: problem for problem in problems}
 
 
-_BOTTOMLESS = Solution(None, -math.inf, None, unique=False)
+_UNBOUNDED = Solution(None, -math.inf, None, unique=False)
 
 
 def _no_point(violation: float) -> Solution:
@@ -77,7 +77,7 @@ def _half_square_norm(x):
 def parallel_planes() -> Case:
     """Two parallel planes: linear equations that contradict each other.
 
-    Minimize ½‖x‖² subject to x₀ + x₁ + x₂ = 1 and x₀ + x₁ + x₂ = 3. Half way between them both are missed by 1.
+    Minimize ½‖x‖² subject to x₀ + x₁ + x₂ = 1 and x₀ + x₁ + x₂ = 3. Halfway between them both are violated by 1.
     """
     planes = affine([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [1.0, 3.0], name="planes")
     return Problem(_half_square_norm, planes), jnp.asarray([1.0, 0.0, -1.0]), _no_point(1.0)
@@ -86,8 +86,8 @@ def parallel_planes() -> Case:
 def three_lines() -> Case:
     """Three lines that form a triangle: more equations than unknowns.
 
-    Minimize ½‖x‖² subject to x₀ = 0, x₁ = 0 and x₀ + x₁ = 1. At x = (⅓, ⅓) all three are missed by ⅓; since the third is the
-    sum of the others less 1, no point does better.
+    Minimize ½‖x‖² subject to x₀ = 0, x₁ = 0 and x₀ + x₁ = 1. At x = (⅓, ⅓) all three are violated by ⅓; the third value is
+    the sum of the others minus 1, so no point does better.
     """
 
     def lines(x):
@@ -97,9 +97,9 @@ def three_lines() -> Case:
 
 
 def no_real_root() -> Case:
-    """A squared norm that must be negative: a nonlinear equation without a root.
+    """A squared norm that must be negative: nonlinear equation without a root.
 
-    Minimize x₀ + x₁ subject to ‖x‖² = −1; it is missed by 1 at the origin, where the gradient of ‖x‖² vanishes.
+    Minimize x₀ + x₁ subject to ‖x‖² = −1; it is violated by 1 at the origin, where the gradient of ‖x‖² vanishes.
     """
 
     def square(x):
@@ -111,7 +111,7 @@ def no_real_root() -> Case:
 def two_circles() -> Case:
     """Two circles too far apart to meet: nonlinear equations.
 
-    Minimize x₁ subject to ‖x‖² = 1 and ‖x − (4, 0)‖² = 1. The larger of the two squared distances is least half way, at
+    Minimize x₁ subject to ‖x‖² = 1 and ‖x − (4, 0)‖² = 1. The larger of the two squared distances is minimal halfway, at
     (2, 0), where both are 4.
     """
 
@@ -122,9 +122,9 @@ def two_circles() -> Case:
 
 
 def wave_too_high() -> Case:
-    """A wave that must be higher than it is: the violation has many local minima and saddles.
+    """A wave that must exceed its maximum: the violation has many local minima and saddles.
 
-    Minimize ½‖x‖² subject to sin(x₀) cos(x₁) = 1.5, which is at most 1.
+    Minimize ½‖x‖² subject to sin(x₀) cos(x₁) = 1.5; the left side is at most 1.
     """
 
     def wave(x):
@@ -134,7 +134,7 @@ def wave_too_high() -> Case:
 
 
 def exponential_and_wall() -> Case:
-    """Two convex inequalities that exclude each other.
+    """Two contradictory convex inequalities.
 
     Minimize (x₀ − 1)² + x₁² subject to exp(x₀) ≤ ½ and x₀ ≥ 0. The violations exp(x₀) − ½ and −x₀ are equal where
     x₀ + exp(x₀) = ½, that is x₀ = ½ − W(√e) with Lambert's W.
@@ -150,10 +150,10 @@ def exponential_and_wall() -> Case:
 
 
 def hyperbola_and_sum() -> Case:
-    """A product that is too large for the sum: a non-convex inequality on the orthant.
+    """A product that is too large for the sum: nonconvex inequality on the orthant.
 
     Minimize ½‖x‖² over x ≥ 0 subject to x₀x₁ ≥ 1 and x₀ + x₁ ≤ 1. For a given sum the product is largest at x = (t, t), and
-    1 − t² = 2t − 1 at t = √3 − 1, so the least violation is 2√3 − 3.
+    1 − t² = 2t − 1 at t = √3 − 1, so the minimal violation is 2√3 − 3.
     """
     product = at_least(lambda x: x[0] * x[1], 1.0, name="product")
     total = at_most(jnp.sum, 1.0, name="total")
@@ -162,7 +162,7 @@ def hyperbola_and_sum() -> Case:
 
 
 def sum_outside_box() -> Case:
-    """A sum that the box does not reach: feasible without the set.
+    """A sum that is too large for the box: feasible without the set.
 
     Minimize ½‖x‖² over [0, 1]³ subject to x₀ + x₁ + x₂ = 5; the sum is at most 3.
     """
@@ -171,10 +171,10 @@ def sum_outside_box() -> Case:
 
 
 def return_outside_simplex(noise: float = 0.5, batch_size: int = 16) -> Case:
-    """A mean return above that of every asset: sampled inequality on the simplex.
+    """A required mean return above that of every asset: sampled inequality on the simplex.
 
-    Minimize E ½‖x − ξ‖² over the simplex subject to E ξ·x ≥ 1.2 with ξ ~ N((1, 0.6, 0.3, 0.1), noise² I): at best the mean
-    is 1.
+    Minimize E ½‖x − ξ‖² over the simplex subject to E ξ·x ≥ 1.2 with ξ ~ N((1, 0.6, 0.3, 0.1), noise² I): the mean is
+    at most 1.
     """
     returns = gaussian([1.0, 0.6, 0.3, 0.1], noise, batch_size)
 
@@ -197,10 +197,10 @@ def line_outside_ball() -> Case:
 
 
 def noisy_disc(noise: float = 0.5, spread: float = 0.8, batch_size: int = 8) -> Case:
-    """A mean distance below the spread of the points: sampled inequality, `Sampler`s for all.
+    """A mean distance below the spread of the points: sampled inequality, all from `Sampler`s.
 
     Minimize E ½‖x − ξ‖² with ξ ~ N((1, 1, 1), noise² I) subject to E ‖x − ζ‖² ≤ 1 with ζ ~ N(0, spread² I). That mean is
-    ‖x‖² + 3 spread², which is least, and too large by 3 spread² − 1 (0.92), at the origin.
+    ‖x‖² + 3 spread², which is minimal at the origin and exceeds the bound there by 3 spread² − 1 (0.92).
     """
 
     def square_distance(x, batch):
@@ -212,26 +212,26 @@ def noisy_disc(noise: float = 0.5, spread: float = 0.8, batch_size: int = 8) -> 
 
 
 def ellipse_and_wall(batch_size: int = 2) -> Case:
-    """An ellipse that finite data spans, and a wall beyond it: sampled and exact inequalities.
+    """An ellipse defined by finite data and a half-plane beyond it: sampled and exact inequalities.
 
-    Minimize x₀² subject to the mean of (a·x)² over the rows a = (±2, ±1) being at most 1, that is 4x₀² + x₁² ≤ 1, and
-    x₁ ≥ 3. At x = (0, t) both are missed by the same where t² − 1 = 3 − t, so the least violation is (7 − √17)/2.
+    Minimize x₀² subject to the mean of (a·x)² over the examples a = (±2, ±1) being at most 1, that is 4x₀² + x₁² ≤ 1, and
+    x₁ ≥ 3. At x = (0, t) both violations are equal if t² − 1 = 3 − t, so the minimal violation is (7 − √17)/2.
     """
-    rows = Dataset(np.array([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]]), batch_size)
+    data = Dataset(np.array([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]]), batch_size)
 
     def ellipse(x, batch):
         return jnp.mean((batch @ x) ** 2)
 
     wall = at_least(lambda x: x[1], 3.0, name="wall")
-    problem = Problem(lambda x: x[0] ** 2, [at_most(ellipse, 1.0, data=rows), wall])
+    problem = Problem(lambda x: x[0] ** 2, [at_most(ellipse, 1.0, data=data), wall])
     return problem, jnp.asarray([0.5, 1.0]), _no_point((7 - math.sqrt(17)) / 2)
 
 
 def recall_in_ball(batch_size: int = 8) -> Case:
-    """A classifier asked for more than its weights can do: sampled inequality in a ball.
+    """A recall beyond what short weights can reach: sampled inequality in a ball.
 
     Minimize the mean of softplus(w·x) over the negatives (−0.5, ±1, ±0.5) with ‖w‖ ≤ 1 subject to the mean of softplus(−w·x)
-    over the positives (1, ±1, ±0.5) being at most 0.1. By symmetry the latter is least at w = (1, 0, 0), where it is
+    over the positives (1, ±1, ±0.5) being at most 0.1. By symmetry the latter is minimal at w = (1, 0, 0), where it is
     softplus(−1) ≈ 0.313.
     """
     signs = np.array(np.meshgrid([-1.0, 1.0], [-0.5, 0.5])).reshape(2, -1).T
@@ -249,10 +249,10 @@ def recall_in_ball(batch_size: int = 8) -> Case:
 
 
 def scales_apart() -> Case:
-    """Equations that contradict each other, scaled by 10⁴, in variables scaled by 10⁶.
+    """Contradictory equations with scales 10⁴ apart, in variables with scales 10⁶ apart.
 
-    Minimize ½(10⁻³ x₁)² subject to 10⁴ d = 10⁴ and d = −1 for d = 10³ x₀ − 10⁻³ x₁. Both are missed by the same at
-    d = (10⁴ − 1)/(10⁴ + 1), by d + 1 = 2·10⁴/(10⁴ + 1).
+    Minimize ½(10⁻³ x₁)² subject to 10⁴ d = 10⁴ and d = −1 for d = 10³ x₀ − 10⁻³ x₁. Both violations are equal at
+    d = (10⁴ − 1)/(10⁴ + 1), namely d + 1 = 2·10⁴/(10⁴ + 1).
     """
 
     def scaled(x):
@@ -264,24 +264,24 @@ def scales_apart() -> Case:
 
 
 def falling_line() -> Case:
-    """A linear objective along a line.
+    """A linear objective on a line.
 
     Minimize −x₀ − x₁ subject to x₀ − x₁ = 1: it falls along (1, 1).
     """
     line = affine([[1.0, -1.0]], [1.0], name="line")
-    return Problem(lambda x: -x[0] - x[1], line), jnp.asarray([0.0, 0.0]), _BOTTOMLESS
+    return Problem(lambda x: -x[0] - x[1], line), jnp.asarray([0.0, 0.0]), _UNBOUNDED
 
 
 def falling_quartic() -> Case:
-    """A quartic that falls faster and faster.
+    """A quartic on a line, falling at a growing rate.
 
-    Minimize x₁² − x₀⁴ subject to x₀ + x₁ = 1: it falls both ways along the line.
+    Minimize x₁² − x₀⁴ subject to x₀ + x₁ = 1: it falls in both directions along the line.
     """
 
     def quartic(x):
         return x[1] ** 2 - x[0] ** 4
 
-    return Problem(quartic, equals(jnp.sum, 1.0, name="line")), jnp.asarray([1.0, 1.0]), _BOTTOMLESS
+    return Problem(quartic, equals(jnp.sum, 1.0, name="line")), jnp.asarray([1.0, 1.0]), _UNBOUNDED
 
 
 def noisy_fall(noise: float = 1.0, batch_size: int = 4) -> Case:
@@ -295,23 +295,23 @@ def noisy_fall(noise: float = 1.0, batch_size: int = 4) -> Case:
 
     plane = affine([[1.0, 1.0, -2.0]], [0.0], name="plane")
     problem = Problem(slope, plane, data=gaussian([-1.0, -1.0, -1.0], noise, batch_size))
-    return problem, jnp.asarray([1.0, 0.0, 0.0]), _BOTTOMLESS
+    return problem, jnp.asarray([1.0, 0.0, 0.0]), _UNBOUNDED
 
 
 def open_parabola() -> Case:
-    """A parabola open to the side on which the objective falls: convex inequality.
+    """A parabola that is open in the direction of descent: convex inequality.
 
     Minimize −x₀ subject to x₁² ≤ x₀.
     """
     parabola = at_most(lambda x: x[1] ** 2 - x[0], name="parabola")
-    return Problem(lambda x: -x[0], parabola), jnp.asarray([1.0, 2.0]), _BOTTOMLESS
+    return Problem(lambda x: -x[0], parabola), jnp.asarray([1.0, 2.0]), _UNBOUNDED
 
 
 def fall_in_orthant() -> Case:
-    """An orthant and a half-space that leave a direction open.
+    """An orthant and a half-space with an unbounded direction of descent.
 
     Minimize x₁² − x₀ over x ≥ 0 subject to x₀ ≥ 2x₁.
     """
     above = at_least(lambda x: x[0] - 2.0 * x[1], name="above")
     problem = Problem(lambda x: x[1] ** 2 - x[0], above, domain=NonNegative())
-    return problem, jnp.asarray([0.0, 1.0]), _BOTTOMLESS
+    return problem, jnp.asarray([0.0, 1.0]), _UNBOUNDED

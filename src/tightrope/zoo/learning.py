@@ -1,18 +1,18 @@
-"""Learning on real data under constraints: logistic regressions and networks that must be fair, sensitive or small.
+"""Constrained learning on real data: logistic regressions and networks with fairness, recall and norm constraints.
 
-All but `finite_logistic` need files (`tightrope.datasets` says where they come from) and use a set's training rows. Every
-constraint is a mean over rows, so that a batch gives an unbiased value: rates of a class or a group are means with row weights,
-divided by the known share of that class or group in the data, and 0/1 outcomes are smoothed to the probability σ(score).
+All but `finite_logistic` need files (see `tightrope.datasets`) and use the training set. Every constraint is a mean over
+examples, so that a batch gives an unbiased value: the rate of a class or group is a weighted mean, with weights divided by the
+known share of that class or group in the data, and 0/1 outcomes are smoothed to the probability σ(score).
 
-The bounds are active: the minimum without constraints, or with the others alone, violates each of them by as much as the
-docstrings say; and there are points that meet all of them with room to spare. Solutions of logistic problems were computed
-once on all training rows in float64, by an augmented Lagrangian and L-BFGS; for networks nothing is stated.
+All bounds are active: the minimum without constraints, or with the others alone, violates each of them by the amount in the
+docstrings; and there are points that satisfy all of them strictly. Solutions of the logistic problems were computed once on the
+whole training set in float64, by an augmented Lagrangian and L-BFGS; for networks no solution is stated.
 
 Example:
     >>> import tightrope as tr
     >>> list(tr.zoo.learning.available())[:3]
     ['a9a_parity', 'a9a_neyman_pearson', 'bank_recall']
-    >>> problem, w0, solution = tr.zoo.learning.finite_logistic(rows=1000, features=5)
+    >>> problem, w0, solution = tr.zoo.learning.finite_logistic(examples=1000, features=5)
     >>> problem
     Problem(objective 'loss', constraints: parity (between), domain Reals)
 """
@@ -36,11 +36,11 @@ from ..problems.problem import Problem
 from .base import Case, Solution
 
 RIDGE = 1e-3
-"""Weight of the sum of squares of all parameters in losses: rare features would have infinite weights without."""
+"""Weight of the sum of squares of all parameters in the losses; without it rare features would get infinite weights."""
 HIDDEN = 32
+"""Hidden units of the networks."""
 
-Rows = Mapping[str, np.ndarray]
-Column = Float[np.ndarray, " rows"]
+Column = Float[np.ndarray, " examples"]
 
 
 def available() -> dict[str, Callable[..., Case]]:
@@ -72,20 +72,20 @@ def available() -> dict[str, Callable[..., Case]]:
 
 
 def a9a_parity(batch_size: int = 64) -> Case:
-    """Income by logistic regression, its score hardly correlated with sex: linear `between`.
+    """Logistic regression of income, its score almost uncorrelated with sex: linear `between`.
 
     |mean of (s − s̄) w·x| ≤ 0.05, s = 1 for men; 0.386 without the constraint. At w = 0 it is 0. Convex.
     """
     train = datasets.load("a9a").train
-    data = Dataset({"x": train["x"], "y": train["y"], "group": _centerd(train["group"])}, batch_size)
+    data = Dataset({"x": train["x"], "y": train["y"], "group": _centered(train["group"])}, batch_size)
     problem = Problem(_ridge_loss, between(_covariance, -0.05, 0.05, data=data, name="parity"), data=data)
     return problem, jnp.zeros(123), _found(0.3606663, parity=0.130210)
 
 
 def a9a_neyman_pearson(batch_size: int = 64) -> Case:
-    """The least loss on high incomes with the loss on low ones bounded: two data sets, convex `at_most`.
+    """Minimal loss on high incomes with a bound on the loss on low incomes: two data sets, convex `at_most`.
 
-    Mean loss on the negatives ≤ 0.3; 5.7 without the constraint. A score of −2 for all rows has 0.127.
+    Mean loss on the negatives ≤ 0.3; 5.7 without the constraint. A constant score of −2 has 0.127.
     """
     train = datasets.load("a9a").train
     positives, negatives = (Dataset(train["x"][train["y"] == sign], batch_size) for sign in (1, -1))
@@ -101,9 +101,9 @@ def a9a_neyman_pearson(batch_size: int = 64) -> Case:
 
 
 def bank_recall(batch_size: int = 64) -> Case:
-    """Subscribers by logistic regression, most of them to be found: non-convex `at_least`.
+    """Logistic regression of subscriptions with a lower bound on recall: nonconvex `at_least`.
 
-    Mean of σ(w·x) over the positives ≥ 0.6; 0.297 without the constraint. A score of 2 for all rows has 0.88.
+    Mean of σ(w·x) over the positives ≥ 0.6; 0.297 without the constraint. A constant score of 2 has 0.88.
     """
     data = Dataset(_bank(), batch_size)
     problem = Problem(_ridge_loss, at_least(_recall, 0.6, data=data, name="recall"), data=data)
@@ -111,10 +111,10 @@ def bank_recall(batch_size: int = 64) -> Case:
 
 
 def bank_recall_and_alarms(batch_size: int = 64) -> Case:
-    """Most of the subscribers to be found with few false alarms: two sampled inequalities.
+    """Logistic regression with bounds on recall and false alarms: two sampled inequalities.
 
     Mean of σ(w·x) over the positives ≥ 0.6 and over the negatives ≤ 0.18; 0.297 and 0.094 without the constraints, 0.6 and
-    0.234 with the first alone. Long weights reach 0.6 with 0.13.
+    0.234 with the first alone. Large weights reach 0.6 and 0.13.
     """
     data = Dataset(_bank(), batch_size)
     constraints = [
@@ -126,24 +126,24 @@ def bank_recall_and_alarms(batch_size: int = 64) -> Case:
 
 
 def compas_equal_rates(batch_size: int = 64) -> Case:
-    """The same mean risk in both groups, that of the data: two nonlinear sampled equations.
+    """The same mean risk in both groups as in the data: two nonlinear sampled equations.
 
     Mean of σ(w·x) = the share of positives, in each group; without the constraints it is off by −0.048 and 0.028. A
-    constant score meets both.
+    constant score satisfies both.
     """
-    rows, share = _compas_groups()
-    data = Dataset(rows, batch_size)
+    arrays, share = _compas_groups()
+    data = Dataset(arrays, batch_size)
     problem = Problem(_ridge_loss, equals(_rates, share, data=data, name="rates"), data=data)
     return problem, jnp.zeros(16), _found(0.6114101, rates=np.array([-0.078845, 0.090928]))
 
 
 def compas_parity_in_ball(batch_size: int = 64) -> Case:
-    """A score hardly correlated with race and short weights: linear `between`, L2Ball, both active.
+    """A score almost uncorrelated with race, and small weights: linear `between`, L2Ball, both active.
 
     |mean of (s − s̄) w·x| ≤ 0.02, s = 1 for Caucasians, and ‖w‖ ≤ 0.7; 0.083 and 1.56 without. At w = 0 both are 0. Convex.
     """
     train = datasets.load("compas").train
-    data = Dataset({"x": train["x"], "y": train["y"], "group": _centerd(train["group"])}, batch_size)
+    data = Dataset({"x": train["x"], "y": train["y"], "group": _centered(train["group"])}, batch_size)
 
     def loss(w, batch):
         return _log_loss(batch["x"] @ w, batch["y"])
@@ -153,9 +153,9 @@ def compas_parity_in_ball(batch_size: int = 64) -> Case:
 
 
 def mnist_small_norm(batch_size: int = 64) -> Case:
-    """Threes and eights by logistic regression with short weights: deterministic `at_most`, dict parameters.
+    """Logistic regression of threes and eights with small weights: deterministic `at_most`, dict parameters.
 
-    ‖w‖² ≤ 4 for the weights of the 784 pixels, the offset being free; without the constraint it grows beyond 100,000. Convex.
+    ‖w‖² ≤ 4 for the weights of the 784 pixels, with a free offset; without the constraint it exceeds 100,000. Convex.
     """
     train = datasets.load("mnist").train
     kept = np.isin(train["y"], (3, 8))
@@ -176,7 +176,7 @@ def mnist_small_norm(batch_size: int = 64) -> Case:
 
 
 def a9a_network_parity(batch_size: int = 64) -> Case:
-    """Income by a network, men and women hardly apart: smoothed rates, `between`.
+    """A network for income with similar rates for men and women: smoothed rates, `between`.
 
     |mean of σ(score) over men − over women| ≤ 0.05; 0.195 without the constraint. A constant score has 0.
     """
@@ -191,7 +191,7 @@ def a9a_network_parity(batch_size: int = 64) -> Case:
 
 
 def bank_network_recall(batch_size: int = 64) -> Case:
-    """Subscribers by a network, most of them to be found with few false alarms: two sampled inequalities.
+    """A network for subscriptions with bounds on recall and false alarms: two sampled inequalities.
 
     Mean of σ(score) over the positives ≥ 0.6 and over the negatives ≤ 0.15; 0.304 and 0.091 without the constraints.
     """
@@ -208,12 +208,12 @@ def bank_network_recall(batch_size: int = 64) -> Case:
 
 
 def compas_network_equal_rates(batch_size: int = 64) -> Case:
-    """The same mean risk in both groups by a network: two sampled equations, those of `compas_equal_rates`.
+    """A network with the same mean risk in both groups: the two sampled equations of `compas_equal_rates`.
 
     Without the constraints the means are off by −0.050 and 0.026.
     """
-    rows, share = _compas_groups()
-    data = Dataset(rows, batch_size)
+    arrays, share = _compas_groups()
+    data = Dataset(arrays, batch_size)
 
     def rates(params, batch):
         return jnp.mean(batch["groups"] * jax.nn.sigmoid(_score(params, batch["x"]))[:, None], axis=0)
@@ -222,7 +222,7 @@ def compas_network_equal_rates(batch_size: int = 64) -> Case:
 
 
 def mnist_network_unit_norms(batch_size: int = 64) -> Case:
-    """Ten digits by a network whose 32 hidden units have weights of norm 1: deterministic equations.
+    """A network for ten digits whose 32 hidden units have weights of norm 1: deterministic equations.
 
     Without the constraints the squares of the norms are between 1.1 and 2.8.
     """
@@ -236,13 +236,13 @@ def mnist_network_unit_norms(batch_size: int = 64) -> Case:
 
 
 def mnist_network_worst_digit(batch_size: int = 64) -> Case:
-    """Ten digits by a small network that must know the hardest of them: a sampled and a deterministic `at_most`.
+    """A small network for ten digits with a bound on the loss of the hardest: a sampled and a deterministic `at_most`.
 
     Mean loss on the eights ≤ 0.15 and the sum of squares of all parameters ≤ 60; 0.2 and 124 without the constraints, 0.36
     and 60 with the second alone.
     """
-    rows = _mnist_digits()
-    data = Dataset(rows | {"eight": _weights(rows["y"] == 8)}, batch_size)
+    arrays = _mnist_digits()
+    data = Dataset(arrays | {"eight": _weights(arrays["y"] == 8)}, batch_size)
 
     def loss_on_eights(params, batch):
         return jnp.mean(batch["eight"] * _digit_losses(params, batch))
@@ -254,19 +254,19 @@ def mnist_network_worst_digit(batch_size: int = 64) -> Case:
 # ---------------------------------------------------------------------- generated data
 
 
-def finite_logistic(rows: int = 20_000, features: int = 100, seed: int = 0, batch_size: int = 64) -> Case:
-    """Logistic regression on generated rows, its score hardly correlated with a binary attribute: linear `between`.
+def finite_logistic(examples: int = 20_000, features: int = 100, seed: int = 0, batch_size: int = 64) -> Case:
+    """Logistic regression on generated data, its score almost uncorrelated with an attribute: linear `between`.
 
-    |mean of (s − s̄) w·x| ≤ 0.05. Rows x ~ N(0, I); labels of logistic scores x·u, u along the diagonal with ‖u‖ = 2; s = 1
-    where the sum of a row's first quarter is positive, so that without the constraint the mean is about 0.4. At w = 0 it
-    is 0. Convex; nothing is stated.
+    |mean of (s − s̄) w·x| ≤ 0.05. x ~ N(0, I); labels with the logistic scores x·u, u along the diagonal with ‖u‖ = 2;
+    s = 1 if the sum of the first quarter of x is positive, so that the mean is about 0.4 without the constraint. At w = 0 it is
+    0. Convex; no solution is stated.
     """
     random = np.random.default_rng(seed)
-    x = random.normal(size=(rows, features))
+    x = random.normal(size=(examples, features))
     score = x.sum(axis=1) * (2 / math.sqrt(features))
-    y = np.where(random.uniform(size=rows) < 1 / (1 + np.exp(-score)), 1.0, -1.0)
+    y = np.where(random.uniform(size=examples) < 1 / (1 + np.exp(-score)), 1.0, -1.0)
     attribute = x[:, : math.ceil(features / 4)].sum(axis=1) > 0
-    data = Dataset({"x": x, "y": y, "group": _centerd(attribute)}, batch_size)
+    data = Dataset({"x": x, "y": y, "group": _centered(attribute)}, batch_size)
 
     def loss(w, batch):
         return _log_loss(batch["x"] @ w, batch["y"])
@@ -275,7 +275,7 @@ def finite_logistic(rows: int = 20_000, features: int = 100, seed: int = 0, batc
     return problem, jnp.zeros(features), UNKNOWN
 
 
-# ---------------------------------------------------------------------- what they share
+# ---------------------------------------------------------------------- shared parts
 
 UNKNOWN = Solution(None, math.nan, None)
 
@@ -284,12 +284,12 @@ def _found(objective: float, **multipliers: Any) -> Solution:
     return Solution(None, objective, multipliers)
 
 
-def _centerd(group: Any) -> Column:
+def _centered(group: Any) -> Column:
     return np.asarray(group - np.mean(group), np.float32)
 
 
 def _weights(members: Any) -> Column:
-    """Row weights whose mean with values is the mean of the values over the members."""
+    """Example weights with which a weighted mean over all examples is the mean over the members."""
     return np.asarray(members / np.mean(members), np.float32)
 
 
@@ -300,7 +300,7 @@ def _bank() -> dict[str, np.ndarray]:
 
 
 def _compas_groups() -> tuple[dict[str, np.ndarray], float]:
-    """Rows with one column of weights for each group, and the share of positives."""
+    """Examples with one column of weights per group, and the share of positives."""
     train = datasets.load("compas").train
     groups = np.stack([_weights(train["group"] == 1), _weights(train["group"] == 0)], axis=1)
     return {"x": train["x"], "y": train["y"], "groups": groups}, float(np.mean(train["y"] == 1))
@@ -310,7 +310,7 @@ def _mnist_digits() -> dict[str, np.ndarray]:
     return dict(datasets.load("mnist").train)
 
 
-def _log_loss(score: Float[Array, " rows"], y: Float[Array, " rows"]) -> Float[Array, ""]:
+def _log_loss(score: Float[Array, " examples"], y: Float[Array, " examples"]) -> Float[Array, ""]:
     return jnp.mean(jax.nn.softplus(-y * score))
 
 
@@ -335,7 +335,7 @@ def _rates(w, batch):
 
 
 def _network(features: int, outputs: int = 1) -> dict[str, Array]:
-    """Parameters to start from: weights of variance 1 over the number of inputs, from a fixed seed; no offsets."""
+    """Initial parameters: weights of variance 1/(number of inputs) from a fixed seed, zero offsets."""
     random = np.random.default_rng(0)
     hidden = random.normal(size=(features, HIDDEN)) / math.sqrt(features)
     output = random.normal(size=(HIDDEN, outputs)) / math.sqrt(HIDDEN)
@@ -343,12 +343,12 @@ def _network(features: int, outputs: int = 1) -> dict[str, Array]:
     return {name: jnp.asarray(part) for name, part in parts.items()}
 
 
-def _scores(params: Mapping[str, Array], x: Float[Array, "rows features"]) -> Float[Array, "rows outputs"]:
+def _scores(params: Mapping[str, Array], x: Float[Array, "examples features"]) -> Float[Array, "examples outputs"]:
     hidden = jnp.tanh(x @ params["hidden"] + params["hidden_offset"])
     return hidden @ params["output"] + params["output_offset"]
 
 
-def _score(params: Mapping[str, Array], x: Float[Array, "rows features"]) -> Float[Array, " rows"]:
+def _score(params: Mapping[str, Array], x: Float[Array, "examples features"]) -> Float[Array, " examples"]:
     return _scores(params, x)[:, 0]
 
 

@@ -1,4 +1,4 @@
-"""Stochastic programs: stock under random demand, tail risk, mean and variance of a portfolio."""
+"""Stochastic programs: inventory under random demand, tail risk, mean and variance of a portfolio."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from .base import Case, Solution
 
 
 def newsvendor(batch_size: int = 16) -> Case:
-    """Stock for three products, its expected shortage bounded: sampled constraint, NonNegative.
+    """Stock for three products with bounded expected shortage: sampled constraint, NonNegative.
 
     Minimize the price x₀ + 2x₁ + x₂ subject to E Σ qᵢ max(Dᵢ − xᵢ, 0) ≤ 0.375 and x ≥ 0, with q = (1, 4, 0.25) and demands Dᵢ
     uniform on [0, 1]. In expectation the constraint is Σ qᵢ(1 − xᵢ)²/2 ≤ 0.375, so pᵢ = μqᵢ(1 − xᵢ) where xᵢ > 0. With
-    μ = 2 that gives x = (0.5, 0.75) for the first two; the third is not worth its price, x₂ = 0; F = 2.
+    μ = 2 that gives x = (0.5, 0.75) for the first two; the third costs more than it saves, x₂ = 0; F = 2.
     """
 
     def price(x):
@@ -31,12 +31,12 @@ def newsvendor(batch_size: int = 16) -> Case:
 
 
 def tail_risk(tail: float = 0.5, batch_size: int = 16) -> Case:
-    """The least stock whose worst shortages average to zero: CVaR constraint, dict parameters.
+    """Minimal stock whose worst shortages average to zero: CVaR constraint, dict parameters.
 
     Minimize s + ½s² over a stock s and a threshold t subject to E [t + max(D − s − t, 0)/tail] ≤ 0 with D uniform on [0, 1].
-    The least of the left side over t is the conditional value at risk of the shortage D − s, its mean over the worst
-    `tail` of cases, 1 − tail/2 − s, taken at its quantile t = 1 − tail − s. So s = 1 − tail/2, t = −tail/2 and, the
-    constraint falling by one for each unit of s, μ = 1 + s.
+    The minimum of the left side over t is the conditional value at risk of the shortage D − s, that is, its mean over the
+    worst `tail` of cases, 1 − tail/2 − s, attained at its quantile t = 1 − tail − s. So s = 1 − tail/2 and t = −tail/2; since
+    the constraint falls by one per unit of s, μ = 1 + s.
     """
     stock = 1 - tail / 2
 
@@ -58,11 +58,11 @@ def tail_risk(tail: float = 0.5, batch_size: int = 16) -> Case:
 
 
 def mean_variance(batch_size: int = 16) -> Case:
-    """The portfolio of least variance with a required mean return: Simplex, shared samples.
+    """The portfolio of smallest variance with a required mean return: Simplex, shared samples.
 
     Minimize E ½((r − m)·w)² = ½Σσᵢ²wᵢ² over the simplex subject to E r·w ≥ 0.395, where the returns r are independent
     Gaussians with means m = (0.35, 0.4, 0.5, 0.05) and variances σ² = (0.5, 1, 2, 1). On the support σᵢ²wᵢ = μmᵢ − 0.1
-    with μ = 1: w = (0.5, 0.3, 0.2, 0). The last return would have to exceed 0.1 to be held. F = 0.1475.
+    with μ = 1: w = (0.5, 0.3, 0.2, 0). The last asset is not held, since its mean return is below 0.1. F = 0.1475.
     """
     mean, variance = jnp.asarray([0.35, 0.4, 0.5, 0.05]), jnp.asarray([0.5, 1.0, 2.0, 1.0])
 

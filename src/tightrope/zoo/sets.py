@@ -1,4 +1,4 @@
-"""Problems whose sets take part in the solution: l1 ball, box, and a product of sets over a dict."""
+"""Problems with active set constraints: l1 ball, box, and a product of sets over a dict."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +11,10 @@ from .base import Case, Solution, gaussian, half_square_distance
 
 
 def line_in_l1_ball(noise: float = 0.5, batch_size: int = 8) -> Case:
-    """The point of a plane in an l1 ball nearest to a mean: L1Ball, `affine`, sparse solution.
+    """The point of a plane in an l1 ball closest to a mean: L1Ball, `affine`, sparse solution.
 
-    Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (3, 1, 0.2), over ‖x‖₁ ≤ 2 subject to x₀ − x₁ = 1. With x₂ = 0 both hold
-    at x = (1.5, 0.5, 0); x − m + λ(1, −1, 0) = −(1, 1, 0.2) with λ = 0.5 is minus a normal of the ball.
+    Minimize E ½‖x − ξ‖² with ξ ~ N(m, noise² I), m = (3, 1, 0.2), over ‖x‖₁ ≤ 2 subject to x₀ − x₁ = 1. With x₂ = 0 both are
+    active at x = (1.5, 0.5, 0); x − m + λ(1, −1, 0) = −(1, 1, 0.2) with λ = 0.5 is minus a normal of the ball.
     F = 1.27 + 1.5 noise².
     """
     problem = Problem(
@@ -28,15 +28,15 @@ def line_in_l1_ball(noise: float = 0.5, batch_size: int = 8) -> Case:
 
 
 def regression_in_box(batch_size: int = 4) -> Case:
-    """Least squares in a box, a correlation bounded below: Box, one `Dataset` for both.
+    """Least squares in a box with a lower bound on a correlation: Box, one `Dataset` for both.
 
     Minimize the mean of ½(a·x − b)² over the eight sign vectors a, b = 2a₀ − a₁ + 0.5a₂ + 0.5a₀a₁a₂, with x in [−1, 1]³ and the
     mean of (a₁ + a₂)(a·x) at least 0.25. The entries of a being uncorrelated, these are ½‖x − (2, −1, 0.5)‖² + 0.125 and
-    x₁ + x₂: x₀ stops at 1, the other two rise by μ = 0.375 each, x = (1, −0.625, 0.875), F = 0.765625.
+    x₁ + x₂: x₀ is at its bound 1, the other two rise by μ = 0.375 each, x = (1, −0.625, 0.875), F = 0.765625.
     """
     signs = np.array(np.meshgrid([-1.0, 1.0], [-1.0, 1.0], [-1.0, 1.0])).reshape(3, -1).T
-    rows = {"a": signs, "b": signs @ [2.0, -1.0, 0.5] + 0.5 * signs.prod(axis=1)}
-    data = Dataset(rows, batch_size)
+    arrays = {"a": signs, "b": signs @ [2.0, -1.0, 0.5] + 0.5 * signs.prod(axis=1)}
+    data = Dataset(arrays, batch_size)
 
     def half_square_error(x, batch):
         return 0.5 * jnp.mean((batch["a"] @ x - batch["b"]) ** 2)

@@ -16,8 +16,9 @@ def equilibrium(*x):
     return sum(exp(xj) * (cj + xj - total) for cj, xj in zip(_GIBBS, x, strict=True))
 
 
-def atoms(x1, x2, x3, x4, x5, x6, x7, x8, x9, x10):
-    """What the mixture has of three elements, less what there is."""
+def atoms(*x):
+    """The amounts of three elements in the mixture, minus the available amounts."""
+    x1, x2, x3, x4, x5, x6, x7, x8, x9, x10 = x
     return (
         exp(x1) + 2 * exp(x2) + 2 * exp(x3) + exp(x6) + exp(x10) - 2,
         exp(x4) + 2 * exp(x5) + exp(x6) + exp(x7) - 1,
@@ -26,7 +27,7 @@ def atoms(x1, x2, x3, x4, x5, x6, x7, x8, x9, x10):
 
 
 def hs100_objective(x1, x2, x3, x4, x5, x6, x7):
-    """Of `hs100` and of `hs100lnp`."""
+    """The objective of `hs100` and `hs100lnp`."""
     return (
         (x1 - 10) ** 2
         + 5 * (x2 - 12) ** 2

@@ -56,14 +56,15 @@ def shell_dual(*x):
 
 
 def shell_slopes(*x):
-    """The gradient of the primal objective at y less Aᵀ times the multipliers."""
+    """The gradient of the primal objective at y, minus Aᵀ times the multipliers."""
     multipliers, y = jnp.stack(x[:10]), jnp.stack(x[10:])
     slope = _LINEAR + 2 * jnp.sum(_QUADRATIC * y, 1) + 3 * _CUBIC * y**2
     return tuple(slope - jnp.sum(_ROWS.T * multipliers, 1))
 
 
-def alkylation(x1, x2, x3, x4, x5, x6, x7, x8, x9, x10):
+def alkylation(*x):
     """The inequalities of `hs114`: four regressions that must agree within 1% or 10%."""
+    x1, _, _, x4, _, x6, x7, x8, x9, x10 = x
     first = 35.82 - 0.222 * x10
     second = 3 * x7 - 133
     third = x1 * (1.12 + 0.13167 * x8 - 0.00667 * x8**2)
@@ -81,7 +82,7 @@ def alkylation(x1, x2, x3, x4, x5, x6, x7, x8, x9, x10):
 
 
 def hs104_objective(x1, x2, x3, x4, x5, x6, x7, x8):
-    """Between 1 and 4.2 by the last inequality."""
+    """The objective of `hs104`, which its last inequality keeps between 1 and 4.2."""
     return 0.4 * x1**0.67 * x7**-0.67 + 0.4 * x2**0.67 * x8**-0.67 + 10 - x1 - x2
 
 
@@ -314,7 +315,7 @@ PROGRAMS = {
             286.4165263031861,
             395.6011732779338,
         ),
-        value=7049.248020529,  # printed as 7049.330923, at a point just short of it
+        value=7049.248020529,  # printed as 7049.330923, at a nearby point
     ),
     "hs108": Program(
         lambda x1, x2, x3, x4, x5, x6, x7, x8, x9: -0.5 * (x1 * x4 - x2 * x3 + x3 * x9 - x5 * x9 + x5 * x8 - x6 * x7),

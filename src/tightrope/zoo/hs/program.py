@@ -1,4 +1,4 @@
-"""A small nonlinear program as books print it, and how it becomes a problem with noise."""
+"""A small nonlinear program as printed in a book, and its conversion to a problem with noise."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Vector = Float[Array, " n"]
 class Program:
     """Minimize `objective` subject to `equalities` = 0, 0 ≤ `inequalities` ≤ `limits` and `low` ≤ x ≤ `high`.
 
-    The functions take the entries of x one by one, so that formulas read as they are printed.
+    The functions take the entries of x as separate arguments, so that formulas read as printed.
 
     Attributes:
         objective: f(x1, x2, …).
         start: the published starting point, feasible or not.
         x: a minimizer.
-        value: the least value of the objective.
-        equalities: a tuple, one number for each equation.
-        inequalities: likewise.
-        limits: upper limits of the inequalities; None: they have none.
-        low: lower bounds of the entries of x, one for all or one for each.
+        value: the minimum of the objective.
+        equalities: returns a tuple with the value of each equation.
+        inequalities: returns a tuple with the value of each inequality.
+        limits: upper limits of the inequalities; None if there are none.
+        low: lower bounds of the entries of x, a number or one per entry.
         high: upper bounds.
         unique: whether `x` is the only minimizer.
     """
@@ -57,7 +57,7 @@ class Program:
         """The problem, its starting point and its solution.
 
         Args:
-            name: what the problem is called.
+            name: name of the objective.
             noise: variance of a sampled gradient, E‖g − ∇f‖², split evenly over the coordinates; values are exact.
             constraint_noise: variance of the sampled constraints, E‖ĉ − c‖², and of their Jacobian, E‖Ĵ − J‖²_F.
         """
@@ -68,8 +68,8 @@ class Program:
         def objective(x: Vector) -> Float[Array, ""]:
             return jnp.asarray(self.objective(*x), x.dtype)
 
-        def sampled_objective(x: Vector, batch: Float[Array, "rows n"]) -> Float[Array, ""]:
-            return objective(x) + _only_slope(jnp.mean(batch, 0), x)
+        def sampled_objective(x: Vector, batch: Float[Array, "examples n"]) -> Float[Array, ""]:
+            return objective(x) + _zero_with_slope(jnp.mean(batch, 0), x)
 
         objective.__name__ = sampled_objective.__name__ = name
         bounded = np.isfinite(self.low).any() or np.isfinite(self.high).any()
@@ -104,29 +104,29 @@ def _stacked(entries: Callable[..., tuple[Any, ...]]) -> Callable[[Vector], Floa
     return lambda x: jnp.stack(entries(*x))
 
 
-def _only_slope(slope: Float[Array, "*m n"], x: Vector) -> Float[Array, "*m"]:
-    """A function of x that is 0 everywhere and whose derivative is `slope` everywhere."""
+def _zero_with_slope(slope: Float[Array, "*m n"], x: Vector) -> Float[Array, "*m"]:
+    """A term that is 0 at every x and has the derivative `slope` at every x."""
     return slope @ (x - jax.lax.stop_gradient(x))
 
 
 def _sampled(fn: Callable[[Vector], Float[Array, " m"]], rows: slice) -> Callable[..., Float[Array, " m"]]:
-    """`fn` with its rows of the errors that `_errors` draws."""
+    """`fn` plus its rows of the errors drawn by `_errors`."""
 
     def sampled(x: Vector, batch: dict[str, Array]) -> Float[Array, " m"]:
         values, jacobian = (jnp.mean(batch[part][:, rows], 0) for part in ("values", "jacobian"))
-        return fn(x) + values + _only_slope(jacobian, x)
+        return fn(x) + values + _zero_with_slope(jacobian, x)
 
     return sampled
 
 
 def _errors(m: int, n: int, variance: float) -> Sampler:
-    """Independent errors of m constraint values and of their Jacobian, of this variance each."""
+    """Independent errors of m constraint values and of their Jacobian, each of this total variance."""
 
-    def errors(key: Array, rows: int) -> dict[str, Array]:
+    def errors(key: Array, count: int) -> dict[str, Array]:
         first, second = jax.random.split(key)
         return {
-            "values": math.sqrt(variance / m) * jax.random.normal(first, (rows, m)),
-            "jacobian": math.sqrt(variance / (m * n)) * jax.random.normal(second, (rows, m, n)),
+            "values": math.sqrt(variance / m) * jax.random.normal(first, (count, m)),
+            "jacobian": math.sqrt(variance / (m * n)) * jax.random.normal(second, (count, m, n)),
         }
 
     return Sampler(errors, batch_size=1)
