@@ -20,7 +20,7 @@ B = np.array([0.5, -1.0])
 
 
 class Operator(eqx.Module):
-    """What `affine` uses of a Lineax operator: a pytree with `mv`, `in_size` and `out_size`."""
+    """The part of a Lineax operator that `affine` uses: a pytree with `mv`, `in_size` and `out_size`."""
 
     matrix: jax.Array | np.ndarray
 
@@ -35,7 +35,7 @@ class Operator(eqx.Module):
 
 
 def scipy_with_repeats(matrix):
-    """Two entries for every place, to be added up."""
+    """A sparse matrix with two entries per position, which add up."""
     rows, columns = np.nonzero(matrix)
     values = matrix[rows, columns]
     repeated = np.concatenate([0.25 * values, 0.75 * values])
@@ -79,7 +79,7 @@ def test_products_are_those_of_the_matrix(kind, x64):
 
 
 @pytest.mark.parametrize("kind", ["array", "scipy csr", "scipy csc matrix", "function"])
-def test_a_constraint_made_before_double_precision_was_asked_for_has_it(kind):
+def test_a_constraint_made_before_enabling_double_precision_has_it(kind):
     constraint = tr.affine(KINDS[kind](A), B)
     with jax.enable_x64(True):
         v = np.array([1.0, -2.0, 3.0, 0.5])
@@ -96,7 +96,7 @@ def test_nothing_is_computed_in_a_wider_dtype_than_the_parameters(kind):
 
 
 @pytest.mark.parametrize("kind", ["scipy csr", "jax bcoo", "array"])
-def test_a_matrix_of_integers_is_one_of_floats(kind):
+def test_a_matrix_of_integers_is_converted_to_floats(kind):
     whole = np.array([[1, 0, 2], [0, -1, 0]])
     constraint = tr.affine(KINDS[kind](whole), np.zeros(2))
     value, transposed = product_and_transposed(constraint, jnp.asarray([0.5, 2.0, 1.0]), jnp.asarray([1.0, 3.0]))
@@ -120,7 +120,7 @@ def test_parameters_are_flattened_leaf_by_leaf():
 
 
 def test_solve_with_every_kind_at_once():
-    """The point nearest to 1 with Ax = B, told seven times: x = 1 − Aᵀλ with AAᵀλ = A1 − B."""
+    """The point nearest to 1 with Ax = B, given seven times: x = 1 − Aᵀλ with AAᵀλ = A1 − B."""
     kinds = ["array", "scipy csr", "jax bcoo", "jax bcsr", "operator", "function", "function with an array"]
     planes = [tr.affine(KINDS[kind](A), B, name=kind) for kind in kinds]
     method = tr.methods.GradientDescentAscent(

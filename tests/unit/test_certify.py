@@ -1,4 +1,4 @@
-"""A certificate's numbers are right, its intervals hold, its verdict follows from them."""
+"""Certificates: their numbers are right, their intervals hold, and their verdicts follow from the intervals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_finite_data_gives_exact_numbers_of_the_whole_data():
     assert certificate.samples == 400
 
 
-def test_other_data_can_be_asked_for():
+def test_other_data_can_replace_the_problems_own():
     other = tr.Dataset(points(seed=9), batch_size=8)
     arrays = {name: np.asarray(a, np.float32) for name, a in points(seed=9).items()}
     w = jnp.array([0.5, -0.2, 0.1, 1.0])
@@ -56,7 +56,7 @@ def noisy_problem():
     return tr.Problem(noisy_distance, tr.at_most(noisy_sum, 1.0, data=NOISE, name="sum"), data=NOISE)
 
 
-def test_fresh_samples_give_intervals_that_hold_the_truth_jointly():
+def test_fresh_samples_give_intervals_that_jointly_contain_the_truth():
     """At x = (½, ½): F = ¼ + 1, the constraint holds with equality, the multiplier is ½ and x is stationary."""
     problem, x, held = noisy_problem(), jnp.array([0.5, 0.5]), []
     for seed in range(60):
@@ -68,7 +68,7 @@ def test_fresh_samples_give_intervals_that_hold_the_truth_jointly():
     assert np.mean(held) >= 0.9
 
 
-def test_different_seeds_judge_on_different_samples_and_the_same_on_the_same():
+def test_the_seed_determines_the_samples():
     problem, x = noisy_problem(), jnp.zeros(2)
     first, again, other = (tr.certify(problem, x, seed=s).objective.value for s in (1, 1, 2))
     assert first == again != other
@@ -96,7 +96,7 @@ def test_data_too_large_for_a_full_pass_is_sampled(monkeypatch):
 
 
 def test_stationarity_with_a_set_is_the_distance_to_its_normal_cone():
-    """Min Σx on the unit ball at −(1, …)/√n: stationary; the same point turned is not."""
+    """Min Σx on the unit ball at −(1, …)/√n: stationary; the same point rotated is not."""
     problem = tr.Problem(jnp.sum, domain=tr.domains.L2Ball(1.0))
     minimizer = -jnp.ones(4) / 2.0
     assert tr.certify(problem, minimizer).stationarity.value < 1e-5
@@ -106,7 +106,7 @@ def test_stationarity_with_a_set_is_the_distance_to_its_normal_cone():
 
 
 def test_stationarity_uses_constraints_and_set_together():
-    """Min −x₀ − 2x₁, x ∈ [0, 1]², x₀ + x₁ ≤ 1: x = (0, 1), μ = 1 … 2, the box takes the rest."""
+    """Min −x₀ − 2x₁, x ∈ [0, 1]², x₀ + x₁ ≤ 1: x = (0, 1), μ = 1 … 2, the box cancels the rest."""
     problem = tr.Problem(
         lambda x: -x[0] - 2.0 * x[1], tr.at_most(jnp.sum, 1.0, name="sum"), domain=tr.domains.Box(0.0, 1.0)
     )
@@ -124,11 +124,11 @@ def test_an_inactive_constraint_gets_no_multiplier():
     assert certificate.complementarity.value < 1e-2
 
 
-# ---- every quantity by its own sources -------------------------------------------------------------------------------
+# ---- each quantity on its own sources --------------------------------------------------------------------------------
 
 
 def two_sources():
-    """An endless objective, a constraint on a small Dataset, one without data, and one with samples of its own."""
+    """A sampled objective, a constraint on a small Dataset, one without data, and a sampled one."""
     finite = tr.Dataset({"v": np.arange(10.0, dtype=np.float32)}, batch_size=4)
     return tr.Problem(
         noisy_distance,
@@ -141,7 +141,7 @@ def two_sources():
     )
 
 
-def test_what_has_no_noise_is_exact_beside_what_has():
+def test_deterministic_quantities_are_exact_beside_sampled_ones():
     c = tr.certify(two_sources(), jnp.array([1.0, 0.5]))
     assert {name: e.kind for name, e in c.violation.items()} == {
         "finite": "exact",
@@ -162,14 +162,14 @@ def test_an_exact_objective_is_exact_where_only_a_constraint_is_sampled():
     assert c.violation["sum"].low <= 0.25 <= c.violation["sum"].high
 
 
-def test_samples_without_variance_are_still_called_asymptotic():
+def test_samples_without_variance_are_still_asymptotic():
     rare = tr.Sampler(lambda key, n: (jax.random.uniform(key, (n,)) < 1e-9) * 1.0, batch_size=4)
     problem = tr.Problem(lambda x: jnp.sum(x**2), tr.at_most(lambda x, b: jnp.mean(b), 0.0, data=rare, name="rare"))
     assert tr.certify(problem, jnp.zeros(1)).violation["rare"].kind == "asymptotic"
 
 
-def test_the_risk_is_divided_over_all_numbers_that_are_estimated():
-    """Four here: the objective, the sum, the stationarity and one product λg. Exact ones would count for nothing."""
+def test_the_risk_is_divided_over_all_estimates():
+    """Four here: the objective, the sum, the stationarity and one product λg. Exact numbers do not count."""
     widths = []
     for confidence in (0.95, 0.6):
         e = tr.certify(noisy_problem(), jnp.zeros(2), confidence=confidence).objective
@@ -192,10 +192,10 @@ def coin_problem(low, high):
     return tr.Problem(lambda x: jnp.sum(x**2), [constraint, tr.at_most(noisy_sum, 3.0, data=NOISE, name="sum")])
 
 
-def test_a_sample_range_turns_the_interval_into_a_bound_and_only_there():
+def test_a_sample_range_turns_the_interval_of_its_constraint_into_a_bound():
     c = tr.certify(coin_problem(0.0, 1.0), jnp.array([1.0, 0.5]))
     assert (c.violation["coins"].kind, c.violation["sum"].kind) == ("bound", "asymptotic")
-    assert c.violation["coins"].low <= 0.05 <= c.violation["coins"].high  # the third entry is off the most
+    assert c.violation["coins"].low <= 0.05 <= c.violation["coins"].high  # the third entry is violated most
     wider = tr.certify(coin_problem((-1.0, -2.0, -3.0), 5.0), jnp.array([1.0, 0.5])).violation["coins"]
     assert wider.kind == "bound"
     assert wider.low < c.violation["coins"].low
@@ -215,7 +215,7 @@ def test_a_range_for_another_number_of_entries_is_an_error():
         tr.certify(problem, jnp.ones(2))
 
 
-def test_a_function_that_is_no_mean_over_rows_gets_no_bound():
+def test_a_function_that_is_no_mean_over_examples_gets_no_bound():
     def ratio(x, batch):
         return jnp.sum(batch[:, 2]) / jnp.maximum(jnp.sum(batch[:, 1]), 1.0) * x[0]
 
@@ -224,7 +224,7 @@ def test_a_function_that_is_no_mean_over_rows_gets_no_bound():
         tr.certify(problem, jnp.ones(2))
 
 
-def test_a_run_whose_answer_leaves_the_range_ends_with_a_warning_and_not_without_its_answer():
+def test_a_run_whose_answer_is_outside_the_range_warns_and_returns_its_answer():
     with pytest.warns(UserWarning, match=r"'coins' is .* on a single example.*asymptotic instead"):
         result = tr.solve(coin_problem(0.0, 0.5), jnp.ones(2), steps=10)
     assert result.certificate.violation["coins"].kind == "asymptotic"
@@ -254,8 +254,8 @@ def test_a_sample_range_without_data_is_refused():
         tr.at_most(jnp.sum, 1.0, sample_range=(0.0, 1.0))
 
 
-def test_bounds_hold_the_truth_jointly_and_are_at_most_three_times_as_wide_as_the_central_limit():
-    """Risk 0.5, shared by the three coins, the sum, stationarity and complementarity: 40 repeats, a miss is seen."""
+def test_bounds_jointly_contain_the_truth_and_are_at_most_three_times_as_wide_as_the_central_limit():
+    """Risk 0.5, shared by the three coins, the sum, stationarity and complementarity: 40 repeats would show misses."""
     problem, x, held, widths = coin_problem(0.0, 1.0), jnp.array([1.0, 0.5]), [], []
     for seed in range(40):
         e = tr.certify(problem, x, seed=seed, samples=16_384).violation["coins"]
@@ -287,7 +287,7 @@ def bowl(noisy):
 @pytest.mark.parametrize(
     "x", [jnp.full(10, 0.1), jnp.full(10, 0.02), jnp.arange(10.0) / 20.0], ids=["solution", "inside", "outside"]
 )
-def test_stationarity_and_complementarity_hold_the_truth_at_solutions_and_elsewhere(x):
+def test_intervals_of_stationarity_and_complementarity_contain_the_truth(x):
     problem, truth, found = bowl(True), tr.certify(bowl(False), x), []
     for seed in range(40):
         c = tr.certify(problem, x, seed=seed, samples=16_384, confidence=0.8)
@@ -295,7 +295,7 @@ def test_stationarity_and_complementarity_hold_the_truth_at_solutions_and_elsewh
     exact = truth.stationarity.value, truth.complementarity.value
     held = [all(e.low - 1e-6 <= t <= e.high + 1e-6 for e, t in zip(pair, exact, strict=True)) for pair in found]
     assert np.mean(held) >= 0.8
-    if exact[0] > 0.1:  # then each interval is as wide as the values of other samples say
+    if exact[0] > 0.1:  # then the width of each interval matches the spread over samples
         for column in zip(*found, strict=True):
             spread = np.std([e.value for e in column], ddof=1)
             errors = np.mean([(e.high - e.low) / 2 for e in column]) / student_width(0.2 / 4, 16)
@@ -303,7 +303,7 @@ def test_stationarity_and_complementarity_hold_the_truth_at_solutions_and_elsewh
 
 
 def test_the_stationarity_of_a_solution_may_be_zero_and_is_positive_elsewhere():
-    """A norm of noise is never zero: the lower end must be."""
+    """The norm of noise is never zero, but the lower end must be."""
     found = [tr.certify(bowl(True), jnp.full(10, 0.1), seed=seed, samples=16_384).stationarity for seed in range(20)]
     assert sum(e.low > 0 for e in found) <= 2
     assert min(e.value for e in found) > 1e-4
@@ -312,8 +312,8 @@ def test_the_stationarity_of_a_solution_may_be_zero_and_is_positive_elsewhere():
 
 @pytest.mark.by_default("on a sphere")
 @pytest.mark.parametrize("domain", [None, tr.domains.L2Ball(1.0)], ids=["everywhere", "on a sphere"])
-def test_first_order_changes_of_stationarity_and_products_are_those_of_the_multipliers_themselves(domain):
-    """Random gradients, rows and Jacobians of an equation and two inequalities, one of them slack, moved a little."""
+def test_sensitivities_of_stationarity_and_products_agree_with_small_changes(domain):
+    """Random gradients, rows and Jacobians of an equation and two inequalities, one of them slack, changed a little."""
     with jax.enable_x64(True):
         rng, x = np.random.default_rng(0), jnp.array([0.6, 0.8, 0.0, 0.0, 0.0])
         problem = tr.Problem(
@@ -340,13 +340,13 @@ def test_first_order_changes_of_stationarity_and_products_are_those_of_the_multi
         assert max(shifts) > 1e-6
 
 
-# ---- how many samples more ---------------------------------------------------------------------------------------------
+# ---- more samples ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.by_default("feasible")
 @pytest.mark.parametrize("total", [0.99, 1.01], ids=["feasible", "infeasible"])
-def test_about_as_many_more_samples_as_it_says_decide(total, request):
-    """The sum is 0.01 off its bound, and known to 0.014: ten times the rows decide, a hundredth of them do not."""
+def test_about_the_predicted_number_of_samples_decides(total, request):
+    """The sum is 0.01 off its bound, and known to ±0.014: ten times the predicted number decides, a hundredth does not."""
     problem, x = noisy_problem(), jnp.array([total, 0.0])
     first = tr.certify(problem, x, tolerance=1e-4, seed=3)
     assert first.verdict == "undecided"
@@ -359,7 +359,7 @@ def test_about_as_many_more_samples_as_it_says_decide(total, request):
     assert "more samples" not in str(more)
 
 
-def test_a_number_of_samples_compiles_nothing_new_and_intervals_shrink_with_its_root():
+def test_another_number_of_samples_compiles_nothing_and_intervals_shrink_with_its_root():
     problem, x = noisy_problem(), jnp.zeros(2)
     few, many = (tr.certify(problem, x, samples=n) for n in (16_384, 262_144))
     programs = [program for key, program in problem._cache.items() if key[0] == "certify"]
@@ -477,7 +477,7 @@ def test_near_stationarity_with_a_set_and_many_kinks():
         assert c.near_stationarity.low <= truth <= c.near_stationarity.high
 
 
-def test_weak_convexity_is_seen_and_counted_in_the_weight():
+def test_weak_convexity_is_estimated_and_enters_the_weight():
     """F = |x₀² + x₁ − 1| + ½|x₁| has modulus 2, and so has g = 1 − x₀² − ½x₁ ≤ 0: (1, 0) solves the problem."""
     problem = tr.Problem(
         lambda x: jnp.abs(x[0] ** 2 + x[1] - 1.0) + 0.5 * jnp.abs(x[1]),
@@ -487,16 +487,16 @@ def test_weak_convexity_is_seen_and_counted_in_the_weight():
     at_solution, away = (tr.certify(problem, jnp.array(x)) for x in ([1.0, 0.0], [1.2, 0.5]))
     assert at_solution.near_stationarity.value < 1e-5
     assert at_solution.proximal_weight > 3.0
-    assert at_solution.stationarity.value > 0.1  # the gradient of |·| at its kink says nothing
+    assert at_solution.stationarity.value > 0.1  # the gradient of |·| at its kink carries no information
     grid = np.stack(np.meshgrid(np.linspace(0.5, 1.5, 2001), np.linspace(-0.5, 1.0, 3001)))
     square = (grid[0] - 1.2) ** 2 + (grid[1] - 0.5) ** 2
     value = np.abs(grid[0] ** 2 + grid[1] - 1.0) + 0.5 * np.abs(grid[1]) + 0.5 * away.proximal_weight * square
-    inside = 1.0 - grid[0] ** 2 - 0.5 * grid[1] + 2.0 * square <= 0  # its proximal weight is seen as 4, or nearly
+    inside = 1.0 - grid[0] ** 2 - 0.5 * grid[1] + 2.0 * square <= 0  # its proximal weight is estimated as 4, or nearly
     best = np.argmin(np.where(inside, value, np.inf))
     assert away.near_stationarity.value == pytest.approx(np.sqrt(square.flat[best]), abs=5e-3)
 
 
-def test_multipliers_far_larger_than_gradients_are_no_obstacle():
+def test_near_stationarity_with_multipliers_far_larger_than_gradients():
     """A narrow wedge: the multipliers at its tip add up to 20. From (−½, 0) the proximal solution is the tip."""
     wedge = tr.at_most(lambda x: jnp.array([0.05 * x[0] + x[1], 0.05 * x[0] - x[1]]), 0.0, name="wedge")
     problem = tr.Problem(lambda x: -x[0], wedge, smooth=False)
@@ -520,12 +520,12 @@ def test_smooth_problems_and_sets_that_cannot_project_have_no_near_stationarity(
         tr.Problem(jnp.sum, smooth=1)
 
 
-def test_numbers_that_are_not_finite_are_reported_and_break_nothing():
+def test_numbers_that_are_not_finite_are_reported():
     problem = tr.Problem(lambda x: jnp.log(x[0]), tr.at_most(lambda x: jnp.sqrt(x[0]), 1.0, name="root"), smooth=False)
     c = tr.certify(problem, jnp.array([-1.0]))
     assert (c.verdict, c.more_samples, c.near_stationarity) == ("undecided", None, None)
     assert np.isnan(c.objective.value)
-    inside = tr.certify(problem, jnp.array([0.25])).near_stationarity  # points that are looked at may be outside
+    inside = tr.certify(problem, jnp.array([0.25])).near_stationarity  # some points on the way have no finite values
     assert 0.0 < inside.low <= inside.high < np.inf
 
 
@@ -534,7 +534,7 @@ class OnlyMinimizes(tr.domains.Domain):
         return -jnp.sign(gradient)
 
 
-def test_a_certificate_with_all_its_parts_survives_saving(tmp_path):
+def test_a_certificate_is_saved_and_loaded_with_all_its_parts(tmp_path):
     problem, x0, _ = with_kinks(tr.zoo.weighted_medians())
     result = tr.solve(problem, x0, steps=20)
     result.save(tmp_path / "r.npz")

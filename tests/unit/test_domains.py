@@ -1,4 +1,4 @@
-"""The sets of tightrope.domains: projections, linear minimization, normal cones, and what they refuse."""
+"""The sets of tightrope.domains: projections, linear minimization, normal cones, and errors."""
 
 import contextlib
 import functools
@@ -136,7 +136,7 @@ def shape_and_type(array) -> tuple:
 
 @contextlib.contextmanager
 def computing_in(precision: str) -> Iterator[float]:
-    """Within it JAX computes in this precision; gives its eps."""
+    """A context in which JAX computes in this precision; yields its eps."""
     with jax.enable_x64(precision == "float64"):
         yield float(np.finfo(PRECISION[precision]).eps)
 
@@ -155,7 +155,7 @@ def call(domain: Domain, method: str, *arguments):
     return compiled(method)(domain, *arguments)
 
 
-# ---- what a projection must do, at points that Hypothesis finds -----------------------------------------------------
+# ---- properties of projections, at points from Hypothesis ----------------------------------------------------------
 
 ENTRIES = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 0.5, 0.25, 2.0]), st.floats(-8, 8, width=32))
 MAGNITUDES = st.sampled_from([1.0, 1.0, 1e-3, 1e4])
@@ -167,7 +167,7 @@ def vectors(draw, size=8):
 
 
 class Facts(NamedTuple):
-    """What a set says of two points z and w and a gradient, computed in one compiled call."""
+    """Results of a set for two points z and w and a gradient, computed in one compiled call."""
 
     z: np.ndarray
     w: np.ndarray
@@ -228,7 +228,7 @@ def test_projection_is_idempotent_feasible_nonexpansive_and_variational(name, st
 @structures_and_precisions
 @every_set
 @found_by_hypothesis
-def test_normal_cone_distance_is_zero_at_minimisers_and_bounds_every_descent(
+def test_normal_cone_distance_is_zero_at_minimizers_and_bounds_every_descent(
     name, structure, precision, z, w, gradient
 ):
     """Zero for x = P(z), gradient = x - z; at least <-gradient, y - x> / |y - x| for all y in the set."""
@@ -399,7 +399,7 @@ def test_inside_a_set_only_the_zero_gradient_is_stationary(name):
 
 
 class ByProjection(Domain):
-    """A set that says no more than its projection."""
+    """A set that defines only its projection."""
 
     inner: Domain
 
@@ -438,7 +438,7 @@ def test_default_normal_cone_of_a_zero_vector_is_zero():
     np.testing.assert_array_equal(ByProjection(L2Ball(1.0)).project_normal_cone(x, 0 * x), [0, 0])
 
 
-def test_a_set_knows_what_it_can_do_and_says_so_when_it_cannot():
+def test_a_set_without_a_projection_or_an_lmo_says_so():
     x = jnp.ones(3)
     by_projection, by_minimization = ByProjection(Reals()), ByMinimization()
     assert by_projection.can_project
@@ -542,7 +542,7 @@ def test_fields_stay_as_given():
     assert (type(ball.radius), ball.center, type(box.low), type(box.high)) == (int, None, int, float)
 
 
-def test_points_inside_are_returned_to_the_bit():
+def test_points_inside_are_returned_bit_for_bit():
     x = jnp.array([0.1, -0.2, 0.3])
     for domain in (L2Ball(1.0, center=0.1), L1Ball(1.0), Box(-1, 1), Reals()):
         np.testing.assert_array_equal(call(domain, "project", x), x)
@@ -624,7 +624,7 @@ def test_normal_cone_of_a_pinned_entry_is_the_whole_line(rounding):
         (Product({"w": L2Ball(1.5), "b": Reals()}), np.inf),
     ],
 )
-def test_diameter_is_the_largest_distance_of_two_points(domain, expected):
+def test_diameter_is_the_largest_distance_between_two_points(domain, expected):
     np.testing.assert_allclose(domain.diameter(tree_like("dict", np.zeros(8), np.float32)), expected, rtol=1e-6)
 
 
@@ -648,7 +648,7 @@ def test_diameter_of_a_simplex_of_one_point_is_zero():
         (Product((L2Ball(1.0), Simplex())), [1.0, 1.0], [1.0001, 1.0]),
     ],
 )
-def test_contains_tells_members_from_points_nearby(domain, inside, outside):
+def test_contains_distinguishes_members_from_points_nearby(domain, inside, outside):
     shape = tuple if isinstance(domain, Product) else jnp.array
     make = lambda values: shape([jnp.array([v]) for v in values]) if shape is tuple else jnp.array(values)
     assert call(domain, "contains", make(inside))
@@ -657,7 +657,7 @@ def test_contains_tells_members_from_points_nearby(domain, inside, outside):
         assert call(domain, "contains", make(outside), 1e-3)
 
 
-# ---- what is refused ------------------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------------------------------
 
 MATRIX = np.array([[1.0, 1.0], [2.0, 2.0]])
 
@@ -751,7 +751,7 @@ def test_check_accepts_a_set_that_matches_x(name, structure):
     make_case(name, structure).domain.check(tree_like(structure, np.zeros(SIZE[structure]), np.float32))
 
 
-def test_affine_takes_rows_that_depend_to_the_precision_they_are_given_in():
+def test_affine_accepts_rows_that_are_dependent_to_their_precision():
     row = np.random.default_rng(8).normal(size=(1, 6)).astype(np.float32)
     matrix = np.concatenate([row, np.float32(0.1) * row, 1e6 * row, 0 * row]).astype(np.float32)
     point = np.ones(6, np.float32)

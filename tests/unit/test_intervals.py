@@ -1,4 +1,4 @@
-"""Intervals contain what they must, stay where they may be, shrink as they should, and hold as often as they say."""
+"""Confidence intervals: they contain the mean, stay in the range, shrink with more examples, and hold as often as promised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RISKS = st.floats(1e-6, 0.5)
 
 
 def interval(values, low, high, risk, pilot=None):
-    """The interval of one entry; where no pilot is given it is the values turned round, which knows nothing more of them."""
+    """The interval of one entry; without a pilot, the reversed values serve as one."""
     values = np.asarray(values, float)[:, None]
     pilot = values[::-1] if pilot is None else np.asarray(pilot, float)[:, None]
     low, high = np.full(1, low, float), np.full(1, high, float)
@@ -38,8 +38,8 @@ def test_the_interval_contains_the_sample_mean_and_stays_in_the_range(shares, ri
 
 
 @given(SHARES, RISKS, st.integers(2, 50))
-def test_more_rows_of_the_same_kind_make_it_narrower(shares, risk, times):
-    """Twice as sure: repeating the rows keeps their mean and spread, and the pilot stays as it was."""
+def test_more_examples_of_the_same_kind_make_it_narrower(shares, risk, times):
+    """Repeating the examples keeps their mean and spread, and the pilot stays the same."""
     few = interval(shares, 0.0, 1.0, risk, pilot=shares)
     many = interval(shares * times, 0.0, 1.0, risk, pilot=shares)
     assert many[1] - many[0] <= few[1] - few[0] + 1e-12
@@ -63,7 +63,7 @@ def test_it_moves_with_shifts_scales_and_reflections_of_the_values(shares, risk,
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1.0])
-def test_equal_values_still_leave_a_doubt_of_the_order_of_one_over_n(value):
+def test_equal_values_still_give_a_width_of_the_order_of_one_over_n(value):
     low, high = interval([value] * 1000, 0.0, 1.0, 0.05)
     assert 1e-3 < high - low < 2e-2
 
@@ -75,8 +75,8 @@ def test_a_range_far_from_zero_widens_the_interval_by_rounding_alone():
     assert 1e-3 < wider < 3e-3  # 1e-12 of 1e9, on both sides
 
 
-def test_at_the_ends_of_the_interval_the_bets_have_won_what_the_risk_allows():
-    """Each of the two supermartingales of the module's text is 2/risk there."""
+def test_at_the_ends_of_the_interval_the_supermartingales_reach_their_threshold():
+    """Each of the two supermartingales of the module docstring is 2/risk there."""
     values, low, high = np.random.default_rng(0).uniform(size=(300, 1)), np.zeros(1), np.ones(1)
     bet = place_bet(values[:100], low, high, 200, 0.05)
     kept = values[100:]
@@ -88,29 +88,31 @@ def test_at_the_ends_of_the_interval_the_bets_have_won_what_the_risk_allows():
 
 
 @pytest.mark.parametrize("p", [0.01, 0.3])
-@pytest.mark.parametrize("rows", [50, 2000])
-def test_bounds_hold_at_any_number_of_rows_and_are_not_much_wider_than_the_central_limit(p, rows):
-    """2000 repeats at risk 0.1: a miss more often than 0.1 + 3 standard errors would be a lie."""
+@pytest.mark.parametrize("examples", [50, 2000])
+def test_bounds_hold_for_any_number_of_examples_and_are_not_much_wider_than_the_central_limit(p, examples):
+    """2000 repeats at risk 0.1: the rate of misses must be at most 0.1 + 3 standard errors."""
     rng, risk, repeats = np.random.default_rng(0), 0.1, 2000
     low, high = np.zeros(repeats), np.ones(repeats)
-    values, pilot = (rng.random((n, repeats)) < p for n in (rows, 200))
-    bet = place_bet(pilot, low, high, rows, risk)
-    ends = bounded_mean(values.mean(axis=0), np.mean((values - bet.center) ** 2, axis=0), rows, bet, low, high, risk)
+    values, pilot = (rng.random((n, repeats)) < p for n in (examples, 200))
+    bet = place_bet(pilot, low, high, examples, risk)
+    ends = bounded_mean(
+        values.mean(axis=0), np.mean((values - bet.center) ** 2, axis=0), examples, bet, low, high, risk
+    )
     misses = np.mean((ends[0] > p) | (ends[1] < p))
     assert misses <= risk + 3 * np.sqrt(risk * (1 - risk) / repeats)
-    if rows == 2000:
-        limit = 2 * stats.norm.isf(risk / 2) * np.sqrt(p * (1 - p) / rows)
+    if examples == 2000:
+        limit = 2 * stats.norm.isf(risk / 2) * np.sqrt(p * (1 - p) / examples)
         assert np.median(ends[1] - ends[0]) < 3 * limit
 
 
-def test_students_width_is_that_of_the_t_distribution_also_for_tiny_risks():
+def test_student_width_is_the_quantile_of_the_t_distribution_also_for_tiny_risks():
     assert student_width(0.05, 64) == pytest.approx(stats.t.isf(0.025, 63))
     assert student_width(1e-20, 64) == pytest.approx(stats.t.isf(5e-21, 63))
 
 
 @given(st.floats(-5, 5), st.floats(0, 3), st.floats(-2, 2), st.floats(0, 2), st.floats(0, 1))
 @settings(max_examples=200)
-def test_outside_brackets_the_excess_of_every_number_in_the_interval(low, width, least, room, share):
+def test_violation_interval_contains_the_violation_of_every_number_in_the_interval(low, width, least, room, share):
     high, greatest = low + width, least + room
     nearest, farthest = violation_interval(low, high, least, greatest)
     inside = low + share * width
@@ -119,9 +121,9 @@ def test_outside_brackets_the_excess_of_every_number_in_the_interval(low, width,
     assert 0.0 <= nearest <= farthest
 
 
-def test_examples_to_decide_ask_for_the_hardest_entry_or_for_the_clearest_violation():
+def test_examples_to_decide_follow_the_hardest_entry_or_the_clearest_violation():
     reach = np.array([0.1, 0.1])
     assert examples_to_decide(np.array([-0.05, -0.02]), reach, 0.0, 100) == 2 * 100 * 25 - 100
     assert examples_to_decide(np.array([0.05, 0.02]), reach, 0.0, 100) == 2 * 100 * 4 - 100
     assert examples_to_decide(np.array([0.05, -0.001]), reach, 0.0, 100) == 2 * 100 * 4 - 100
-    assert examples_to_decide(np.zeros(1), np.ones(1), 0.0, 100) > 1e10  # at the tolerance itself no number would do
+    assert examples_to_decide(np.zeros(1), np.ones(1), 0.0, 100) > 1e10  # at the tolerance itself no number is enough

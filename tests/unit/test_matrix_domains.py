@@ -52,7 +52,7 @@ MAGNITUDES = st.sampled_from([1.0, 1.0, 1e-3, 1e3])
 
 @st.composite
 def matrices(draw):
-    """Twelve entries, of any or of low rank: every case takes from them what its shape needs."""
+    """Twelve entries, of any or of low rank; each case uses as many as its shape needs."""
     entries = np.array(draw(st.lists(ENTRIES, min_size=12, max_size=12)), np.float32)
     low_rank = np.outer(entries[:4], entries[4:7]).ravel() / 8
     return np.float32(draw(MAGNITUDES)) * np.round(low_rank if draw(st.booleans()) else entries, 6)
@@ -155,7 +155,7 @@ def test_normal_cone_of_the_spectrahedron_agrees_with_its_definition(rank):
 
 
 @every_set
-def test_normal_cone_has_the_derivative_that_differences_show_also_where_singular_values_vanish(name):
+def test_normal_cone_has_the_derivative_of_finite_differences_also_where_singular_values_vanish(name):
     case, rng = CASES[name], np.random.default_rng(5)
     with jax.enable_x64(True):
         x = call(case.domain, "lmo", rng.normal(size=case.shape))  # rank one: the other singular values coincide
@@ -201,7 +201,7 @@ def gradients() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", sorted(gradients()))
-def test_minimiser_over_the_nuclear_ball_is_within_1e_4_of_a_full_decomposition(kind):
+def test_minimizer_over_the_nuclear_ball_is_within_1e_4_of_a_full_decomposition(kind):
     gradient, radius = gradients()[kind].astype(np.float32), 3.0
     vertex = np.float64(call(NuclearBall(radius), "lmo", gradient))
     values = np.linalg.svd(vertex, compute_uv=False)
@@ -212,7 +212,7 @@ def test_minimiser_over_the_nuclear_ball_is_within_1e_4_of_a_full_decomposition(
 
 
 @pytest.mark.parametrize("kind", sorted(set(gradients()) - {"tiny"}))
-def test_minimiser_over_the_spectrahedron_is_within_1e_4_of_a_full_decomposition(kind):
+def test_minimizer_over_the_spectrahedron_is_within_1e_4_of_a_full_decomposition(kind):
     gradient, total = gradients()[kind][:, :80].astype(np.float32), 3.0
     vertex = np.float64(call(Spectrahedron(total), "lmo", gradient))
     np.testing.assert_allclose(np.linalg.eigvalsh(vertex)[-1], total, rtol=1e-5)
@@ -225,7 +225,7 @@ def test_minimiser_over_the_spectrahedron_is_within_1e_4_of_a_full_decomposition
 
 @every_set
 @every_precision
-def test_minimiser_of_a_small_gradient_is_exact_a_member_and_stationary(name, precision):
+def test_minimizer_of_a_small_gradient_is_exact_a_member_and_stationary(name, precision):
     case, dtype = CASES[name], PRECISION[precision]
     with jax.enable_x64(precision == "float64"):
         gradient = np.random.default_rng(3).normal(size=case.shape).astype(dtype)
@@ -270,7 +270,7 @@ def test_leading_pair_of_a_gradient_in_factors_uses_products_with_the_factors_al
     assert set(seen) == {(90,), (70,)}
 
 
-def test_the_minimiser_compiles_no_decomposition_larger_than_the_iterations():
+def test_the_minimizer_compiles_no_decomposition_larger_than_the_iterations():
     gradient = jnp.zeros((300, 200))
     for lmo, small in ((NuclearBall(1.0).lmo, 32), (lambda g: Spectrahedron().lmo(g[:200]), 32)):
         text = str(jax.make_jaxpr(lmo)(gradient))
@@ -279,7 +279,7 @@ def test_the_minimiser_compiles_no_decomposition_larger_than_the_iterations():
         assert f"f32[{small},{small}]" in lines[0]
 
 
-# ---- sizes and what is refused --------------------------------------------------------------------------------------
+# ---- sizes and errors -----------------------------------------------------------------------------------------------
 
 
 def test_diameters():
@@ -288,7 +288,7 @@ def test_diameters():
     assert Spectrahedron().diameter(jnp.zeros((1, 1))) == 0
 
 
-def test_points_inside_the_nuclear_ball_are_returned_to_the_bit():
+def test_points_inside_the_nuclear_ball_are_returned_bit_for_bit():
     x = jnp.array([[0.1, -0.2, 0.3], [0.4, 0.0, 0.1]])
     np.testing.assert_array_equal(call(NuclearBall(2.0), "project", x), x)
     assert call(NuclearBall(2.0), "normal_cone_distance", x, 0 * x) == 0
@@ -340,7 +340,7 @@ def test_contains_without_a_projection_refuses_what_a_hyperplane_separates(x, in
     assert call(OnlyCorners(), "contains", jnp.array(x), 1.0)
 
 
-def test_normal_cone_distance_without_a_projection_is_the_rate_towards_the_best_point():
+def test_normal_cone_distance_without_a_projection_is_the_rate_toward_the_best_point():
     """Zero exactly at minimizers, a lower bound of the distance elsewhere."""
     rng, exact = np.random.default_rng(6), tr.domains.Simplex()
     for _ in range(10):
@@ -354,7 +354,7 @@ def test_normal_cone_distance_without_a_projection_is_the_rate_towards_the_best_
         assert call(OnlyCorners(), "normal_cone_distance", best, gradient) == 0
 
 
-def test_a_set_that_has_only_a_minimiser_is_solved_over_and_certified():
+def test_a_set_that_has_only_a_minimizer_is_solved_over_and_certified():
     problem = tr.Problem(
         lambda x: jnp.sum((x - jnp.array([0.8, 0.2, 0.0])) ** 2),
         tr.at_most(lambda x: x[0], 0.5, name="first"),

@@ -42,7 +42,7 @@ def _by_products(gram, value, low, high, penalty, start, size, tolerance, produc
 
 
 def by_products(problem, *, tolerance=FIXED, products=20_000, dtype="float64", size=None):
-    """The multipliers, and whether they are near; sizes are exact unless given."""
+    """Return the multipliers and whether they converged; sizes are exact unless given."""
     size = np.sqrt(np.diag(problem[0])) if size is None else size
     with jax.enable_x64(dtype == "float64"):
         arrays = (jnp.asarray(a, dtype) for a in (*problem, size, tolerance))
@@ -62,13 +62,13 @@ def dense(problem):
 
 
 def clipped(problem):
-    """The start, cut back to what is possible."""
+    """The start, clipped to the admissible multipliers."""
     _, _, low, high, rho, start = problem
     return np.clip(start, np.where(np.isinf(low), 0.0, -rho), np.where(np.isinf(high), 0.0, rho))
 
 
 def slopes(y, problem, size):
-    """How fast the dual function climbs at y in each row that can still climb, in units of the rows' sizes."""
+    """The slope of the dual function at y in each row that can still increase it, in units of the rows' sizes."""
     gram, value, low, high, rho, _ = problem
     z = value - gram @ y
     rise = np.where(y < rho, np.maximum(z - np.where(y >= 0, high, low), 0.0), 0.0)
@@ -86,8 +86,8 @@ INDEPENDENT = {"plain", "zero row", "scaled rows", "repeated row"}
 @pytest.mark.by_default("12-4")
 @pytest.mark.parametrize(("m", "instances"), [(3, 6), (12, 4), (300, 1)])
 def test_many_products_give_the_optimal_multipliers(m, instances):
-    """Whatever the rows: each z_i is where its y_i belongs, none exceeds ρ, and the dual function is as high as it can be."""
-    gave_way = 0
+    """For all kinds of rows: each z_i is where its y_i requires, |y| ≤ ρ, and the dual function is maximal."""
+    violated = 0
     for kind in KINDS:
         for penalty in [*EASY, *([LARGE] if kind in INDEPENDENT else [])]:
             for random in range(instances):
@@ -102,10 +102,10 @@ def test_many_products_give_the_optimal_multipliers(m, instances):
                 above, below = z > high + 1e-9 * terms, z < low - 1e-9 * terms
                 np.testing.assert_array_equal(y[above], rho[above])
                 np.testing.assert_array_equal(y[below], -rho[below])
-                gave_way += np.sum(above | below)
+                violated += np.sum(above | below)
                 best = dual(dense(problem), *problem[:4])
                 assert abs(dual(y, *problem[:4]) - best) <= 1e-10 * rho @ terms, case
-    assert gave_way > 30
+    assert violated > 30
 
 
 def test_one_sided_rows_and_equalities_are_bounded_least_squares():
@@ -122,8 +122,8 @@ def test_one_sided_rows_and_equalities_are_bounded_least_squares():
 
 
 @pytest.mark.parametrize("kind", ["plain", "scaled rows", "repeated row"])
-def test_every_start_leads_to_the_same_height(kind):
-    """From zero, from the solution, from the wrong ends, from outside the limits; with rows measured by guesses."""
+def test_every_start_leads_to_the_same_maximum(kind):
+    """From zero, the solution, the wrong ends and outside the limits; with estimated row norms."""
     rng = np.random.default_rng(1)
     for random in range(4):
         *problem, _ = instance(random, 12, kind, 1.0)
@@ -136,8 +136,8 @@ def test_every_start_leads_to_the_same_height(kind):
             assert (np.abs(y) <= rho).all()
 
 
-def test_the_dual_function_never_falls_with_more_products():
-    """And it stays within the limits; no product is no multiplier, and one loads the start."""
+def test_the_dual_function_never_decreases_with_more_products():
+    """And y stays within the limits; without products y is zero, and the first product leads to the start."""
     for kind in KINDS:
         for penalty in (0.3, 30.0):
             for random in range(2):
@@ -154,7 +154,7 @@ def test_the_dual_function_never_falls_with_more_products():
                 assert heights[-1] > heights[0]
 
 
-def test_it_says_near_only_where_the_slopes_have_fallen_that_far():
+def test_it_reports_convergence_only_where_the_slopes_are_small_enough():
     seen = set()
     for random in range(4):
         for kind in ("plain", "scaled rows", "deficient"):
@@ -199,7 +199,7 @@ SETS = {"box": Box(-0.5, 0.7), "simplex": Simplex()}
 
 
 def on_set(domain, steep, instances=12, m=8, n=14):
-    """How far y, and where it takes the rows, are from the dense method's; how many rows are held at an end."""
+    """Yield the distance of y and of the rows it leads to from the dense solver's, and the number of active rows."""
 
     @jax.jit
     def both(v, h, jacobian, low, high, penalty, x, start):
@@ -238,8 +238,8 @@ def _to_the_end(monkeypatch):
 @pytest.mark.by_default("box")
 @pytest.mark.usefixtures("_to_the_end")
 @pytest.mark.parametrize("name", list(SETS))
-def test_multipliers_on_a_set_are_those_of_the_dense_method(name):
-    """Within what a last short step leaves, and most often exactly: a whole step of Newton's method on one piece is."""
+def test_multipliers_on_a_set_are_those_of_the_dense_solver(name):
+    """Up to the length of a last short step, and mostly exactly: a full Newton step on one piece is exact."""
     with jax.enable_x64(True):
         off, held = np.array(list(on_set(SETS[name], steep=False))).T
     assert off.max() <= 1e-2
@@ -250,8 +250,8 @@ def test_multipliers_on_a_set_are_those_of_the_dense_method(name):
 @pytest.mark.by_default("box")
 @pytest.mark.usefixtures("_to_the_end")
 @pytest.mark.parametrize("name", list(SETS))
-def test_penalties_far_too_large_end_no_earlier_on_a_set(name):
-    """As in a step that only restores feasibility: the multipliers are tiny beside ρ, and all the same found."""
+def test_very_large_penalties_are_solved_on_a_set(name):
+    """As in a step that only restores feasibility: the multipliers are tiny compared with ρ."""
     with jax.enable_x64(True):
         off, held = np.array(list(on_set(SETS[name], steep=True))).T
     assert off.max() <= 1e-2
@@ -264,10 +264,10 @@ def test_penalties_far_too_large_end_no_earlier_on_a_set(name):
 
 @pytest.mark.by_default("no set", "box")
 @pytest.mark.parametrize("name", ["no set", *SETS])
-def test_stationarity_is_that_of_the_dense_method(name):
-    """What is minimized comes out nearly as small, never smaller; the residual is that of the multipliers returned.
+def test_stationarity_is_that_of_the_dense_solver(name):
+    """The objective is nearly as small as the dense solver's, never smaller; the residual belongs to the multipliers returned.
 
-    Not so on a simplex: there the dense method may get stuck, and then products may do better.
+    Except on a simplex: there the dense solver may get stuck, and products may do better.
     """
     m, n = 9, 15
     domain = SETS.get(name)
@@ -312,8 +312,8 @@ def test_stationarity_is_that_of_the_dense_method(name):
             assert found >= least - 1e-9 * unit or name == "simplex", (random, found / unit, least / unit)
 
 
-def test_rows_are_measured_right_in_the_mean():
-    """Each mean within five standard errors; a row with one entry is measured exactly, one without is zero."""
+def test_estimates_of_row_norms_are_unbiased():
+    """Each mean is within five standard errors; a row with one entry is exact, and a row without entries is zero."""
     rng = np.random.default_rng(2)
     rows = np.vstack(
         [rng.normal(size=(5, 7)) * [[1], [10], [100], [0.1], [1e-3]], 3.0 * np.eye(7)[:1], np.zeros((1, 7))]
@@ -330,7 +330,7 @@ def test_rows_are_measured_right_in_the_mean():
     assert (np.abs(few - squares) <= 5 * np.sqrt(2 / 16) * squares).all()
 
 
-def test_a_linearisation_multiplies_from_both_sides():
+def test_a_linearization_multiplies_from_both_sides():
     with jax.enable_x64(True):
         fn = lambda x: jnp.stack([x @ x, x[0] * x[2], jnp.sin(x[1])])
         x = jnp.array([0.5, -1.0, 2.0, 0.3])
@@ -360,13 +360,13 @@ def dynamics(x):
 
 @cache
 def control_problem():
-    """A cubic drag, controls from above: 300 equalities and 300 inequalities of 600 variables, two entries a row or so."""
+    """Cubic drag and bounded controls: 300 equalities and 300 inequalities in 600 variables, about two entries per row."""
     rows = [tr.equals(dynamics, 0.0, name="dynamics"), tr.at_most(lambda x: x[STAGES:], CAP, name="thrust")]
     return tr.Problem(tracking, rows)
 
 
 def best_control():
-    """The states follow from the controls: SciPy on these alone, slopes by the adjoint recursion."""
+    """The states follow from the controls: SciPy optimizes the controls alone, with gradients by the adjoint recursion."""
 
     def cost(control):
         state = np.zeros(STAGES + 1)
@@ -397,7 +397,7 @@ def test_six_hundred_constraint_values_are_solved_by_products():
 
 
 def sizes_in(jaxpr):
-    """How many numbers each intermediate has, those of inner programs included."""
+    """The size of each intermediate array, including those of inner programs."""
     for equation in jaxpr.eqns:
         yield from (v.aval.size for v in equation.outvars if hasattr(v.aval, "size"))
         for value in jax.tree.leaves(equation.params, is_leaf=lambda a: hasattr(a, "jaxpr") or hasattr(a, "eqns")):
@@ -406,7 +406,7 @@ def sizes_in(jaxpr):
 
 
 def test_no_jacobian_is_ever_formed():
-    """Of 600 rows and 600 columns: nothing in a start, a step or an evaluation is nearly as large."""
+    """It would have 600 rows and 600 columns: no array in the start, a step or an evaluation is nearly as large."""
     n, method = 2 * STAGES, as_arrays(tr.methods.MatrixFreePenalty(), jnp.float32)
     oracles = {
         form: oracle_for(control_problem(), Parameters(jnp.zeros(n)), form=form) for form in ("ranges", "native")

@@ -1,4 +1,4 @@
-"""Prox-linear steps: optimality to rounding in every hard case, against a convex solver, and what they may not compute."""
+"""Prox-linear steps: optimality to rounding in every hard case, against a convex solver, and the size of their arrays."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ solve = jax.jit(prox_linear)
 
 
 def compute(fn, dtype: str, *arrays):
-    """What fn gives for the arrays in this precision, and the arrays as they were given, all in extended precision."""
+    """Return fn of the arrays in this precision, and the arrays as given, all in extended precision."""
     with jax.enable_x64(dtype == "float64"):
         asked = [jnp.asarray(a, dtype) for a in arrays]
         d, y = fn(*asked)
@@ -39,11 +39,11 @@ def spectral(jacobian) -> np.longdouble:
 
 
 def violations(d, y, gradient, value, jacobian, penalty, step_size, eps) -> dict[str, float]:
-    """How far (d, y) is from optimal, in units of rounding.
+    """The distance of (d, y) from optimality, in units of rounding.
 
-    Optimal: v + Jᵀy + d/γ = 0, ‖y‖ ≤ ρ, and y a subgradient of ρ‖·‖ at c + Jd. No computed d can make c + Jd zero where it
-    should be: what it comes to is then rounding of c and of Jd, in no direction. So the last condition is asked at a
-    point as near to c + Jd as that (the nearest at which y is a subgradient), or for ρ(c + Jd)/‖c + Jd‖ itself in place of y.
+    Optimality is v + Jᵀy + d/γ = 0, ‖y‖ ≤ ρ, and y a subgradient of ρ‖·‖ at c + Jd. Where c + Jd should be zero, it is
+    rounding of c and of Jd for every computed d, and its direction means nothing. So the last condition is checked at the point
+    nearest to c + Jd at which y is a subgradient, or for ρ(c + Jd)/‖c + Jd‖ in place of y.
     """
     largest = spectral(jacobian)
     scale, rows = norm(gradient) + penalty * largest + norm(d) / step_size, norm(value) + largest * norm(d)
@@ -133,8 +133,8 @@ def test_the_step_is_optimal_to_rounding(shape, dtype, random, kind, c, v, penal
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_many_rows_of_every_size_are_no_obstacle(dtype):
-    """Singular values over twelve decades and a right side to match: each begins to count at another multiplier."""
+def test_many_rows_of_every_size_are_solved(dtype):
+    """Singular values over twelve decades and a matching right side: each becomes relevant at another multiplier."""
     rng = np.random.default_rng(3)
     m, n = 30, 40
     left, right = np.linalg.qr(rng.normal(size=(m, m)))[0], np.linalg.qr(rng.normal(size=(n, m)))[0]
@@ -266,7 +266,7 @@ def test_a_convex_solver_agrees_on_a_set(name):
 
 
 def gap_on(name: str, dtype: str, problem) -> float:
-    """The duality gap of (d, y) relative to the sizes of its terms, in units of rounding; d has to be in the set."""
+    """The duality gap of (d, y) relative to the sizes of its terms, in units of rounding; d must be in the set."""
     d, y, gradient, value, jacobian, penalty, step_size, x = compute(solve_on(name), dtype, *problem)
     eps = np.finfo(dtype).eps
     with jax.enable_x64(True):
@@ -314,11 +314,11 @@ def test_on_a_set_that_does_not_bind_it_is_the_closed_form():
         np.testing.assert_allclose(np.asarray(y, float), np.asarray(multipliers, float), rtol=1e-9, atol=1e-11)
 
 
-# ---- what is computed --------------------------------------------------------------------------------------------------
+# ---- sizes of arrays ---------------------------------------------------------------------------------------------------
 
 
 def sizes(jaxpr) -> list[int]:
-    """The sizes of all arrays of a program, those inside loops and branches included."""
+    """The sizes of all arrays of a program, including those inside loops and branches."""
     found = [v.aval.size for equation in jaxpr.eqns for v in equation.outvars if hasattr(v.aval, "size")]
     for equation in jaxpr.eqns:
         for inner in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns") or hasattr(p, "jaxpr")):

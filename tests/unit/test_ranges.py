@@ -19,7 +19,7 @@ DTYPES = ["float32", "float64"]
 WIDE = np.longdouble
 INF = np.inf
 
-solve_held = jax.jit(solve_active_rows)
+solve_active = jax.jit(solve_active_rows)
 
 
 @jax.jit
@@ -28,7 +28,7 @@ def solve(gram, value, low, high, penalty, start):
 
 
 def compute(fn, dtype: str, *arrays):
-    """What fn gives for the arrays in this precision, and the arrays as they were given, all in extended precision."""
+    """Return fn of the arrays in this precision, and the arrays as given, all in extended precision."""
     with jax.enable_x64(dtype == "float64"):
         asked = [jnp.asarray(a) if np.asarray(a).dtype == bool else jnp.asarray(a, dtype) for a in arrays]
         y = fn(*asked)
@@ -36,7 +36,7 @@ def compute(fn, dtype: str, *arrays):
     return [np.asarray(a, WIDE) for a in (y, *asked)]
 
 
-# ---- what is optimal ---------------------------------------------------------------------------------------------------
+# ---- optimality --------------------------------------------------------------------------------------------------------
 
 
 def outside(z, low, high):
@@ -44,9 +44,9 @@ def outside(z, low, high):
 
 
 def misplaced(y, gram, value, low, high, penalty) -> np.ndarray:
-    """How far each row z = r − Gy is from where its y_i belongs, relative to the terms that it is made of.
+    """The distance of each row z = r − Gy from the place that its y_i requires, relative to the terms of z_i.
 
-    y = ρ belongs above the range, 0 < y < ρ at its upper end, 0 inside, and so on; |y| > ρ belongs nowhere.
+    y = ρ requires a row above the range, 0 < y < ρ one at the upper end, 0 one inside, and so on; no row fits |y| > ρ.
     """
     z = value - gram @ y
     least = np.where(y > 0, high, np.where(y > -penalty, low, -INF))
@@ -58,7 +58,7 @@ def misplaced(y, gram, value, low, high, penalty) -> np.ndarray:
 
 
 def rounding_off(dtype: str, *problem) -> float:
-    """How far the multipliers are from optimal, in units of rounding."""
+    """The distance of the multipliers from optimality, in units of rounding."""
     y, *given_ = compute(solve, dtype, *problem)
     assert np.isfinite(y).all()
     return float(np.max(misplaced(y, *given_[:-1]))) / np.finfo(dtype).eps
@@ -92,7 +92,7 @@ def jacobian_of(kind: str, rng: np.random.Generator, m: int) -> np.ndarray:
 
 
 def ranges_of(rng: np.random.Generator, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Equalities, bounds from above and from below, and both, at random."""
+    """Random equalities, upper bounds, lower bounds and ranges."""
     m = len(sizes)
     middle, below, above = rng.normal(size=m), rng.exponential(size=m), rng.exponential(size=m)
     kind = rng.integers(4, size=m)
@@ -102,7 +102,7 @@ def ranges_of(rng: np.random.Generator, sizes: np.ndarray) -> tuple[np.ndarray, 
 
 
 def instance(random: int, m: int, kind: str, penalty: float):
-    """G, r, low, high, ρ and a start; penalties in units of what a row's own range asks for."""
+    """Return G, r, low, high, ρ and a start; penalties are in units of the multiplier that a row alone needs."""
     rng = np.random.default_rng(random)
     rows = jacobian_of(kind, rng, m)
     sizes = np.linalg.norm(rows, axis=1)
@@ -124,7 +124,7 @@ def worst(dtype: str, m: int, kind: str, penalty: float, instances: int) -> floa
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("m", "instances"), [(1, 12), (2, 12), (3, 12), (12, 12), (30, 6), (100, 3)])
 def test_multipliers_are_optimal_to_rounding(m, instances, dtype):
-    """Whatever the rows, for penalties from so small that all rows give way to so large that none has to."""
+    """For all kinds of rows, and for penalties from so small that all rows are violated to so large that none is."""
     for kind in KINDS:
         for penalty in PENALTIES:
             assert worst(dtype, m, kind, penalty, instances) <= 30, (kind, penalty)
@@ -141,7 +141,7 @@ def test_multipliers_are_optimal_to_rounding(m, instances, dtype):
     placed=st.lists(st.sampled_from([None, -1.0, 0.0, 1.0]), min_size=5, max_size=5),
 )
 def test_degenerate_problems_are_solved_to_rounding(dtype, random, kind, penalty, placed):
-    """The solution is known, and any of its rows may stand just at the edge of where its multiplier belongs."""
+    """The solution is known, and any of its rows may be on the boundary of the place that its multiplier requires."""
     gram, _, low, high, rho, start = instance(random, 5, kind, 10.0**penalty)
     y = np.array([0.5 if p is None else p for p in placed]) * rho
     y = np.where(np.isinf(high), -np.abs(y), np.where(np.isinf(low), np.abs(y), y))
@@ -159,7 +159,7 @@ def test_degenerate_problems_are_solved_to_rounding(dtype, random, kind, penalty
     penalty=st.floats(-6.0, 6.0),
 )
 def test_no_start_is_made_worse(dtype, random, kind, penalty):
-    """The dual function ends no lower than it began, whatever the rows; and |y| ≤ ρ."""
+    """The dual function never ends lower than it began, and |y| ≤ ρ."""
     y, gram, value, low, high, rho, start = compute(solve, dtype, *instance(random, 4, kind, 10.0**penalty))
     start = np.clip(start, np.where(np.isinf(low), 0, -rho), np.where(np.isinf(high), 0, rho))
     size = rho @ (np.abs(value) + np.abs(gram) @ rho + np.where(np.isinf(low), 0, np.abs(low)))
@@ -168,7 +168,7 @@ def test_no_start_is_made_worse(dtype, random, kind, penalty):
 
 
 def two_equalities():
-    """Met on the way of a run: G has condition 1400, and the multiplier of the second row changes its sign."""
+    """From a run: G has condition number 1400, and the multiplier of the second row changes its sign."""
     gram = np.array([[7.832945, 6.95665815], [6.95665815, 6.19662941]])
     ends = np.array([1.5, 0.2])
     return gram, np.array([529.25792263, 469.28000541]), ends, ends, np.array([75.3, 23.3]), np.array([-27.1, -23.3])
@@ -180,8 +180,8 @@ def test_a_multiplier_that_must_change_its_sign_does():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_solution_is_left_as_it_is(dtype):
-    """Nothing is moved that is placed to rounding: the start is returned, bit by bit."""
+def test_a_solution_is_returned_unchanged(dtype):
+    """A start that is optimal to rounding is returned bit for bit."""
     for random in range(12):
         *problem, start = instance(random, 12, "plain", 1.0)
         y, *_ = compute(solve, dtype, *problem, start)
@@ -193,7 +193,7 @@ def test_a_solution_is_left_as_it_is(dtype):
 
 
 def test_one_row_is_solved_in_closed_form():
-    """G = 2: z = r − 2y is brought to the nearest end of [−1, 1] if |y| ≤ 3 allows it."""
+    """G = 2: z = r − 2y is moved to the nearest end of [−1, 1] if |y| ≤ 3 allows it."""
     for value, expected in [(0.5, 0.0), (1.0, 0.0), (5.0, 2.0), (9.0, 3.0), (-4.0, -1.5), (-11.0, -3.0)]:
         y, *_ = compute(solve, "float64", [[2.0]], [value], [-1.0], [1.0], [3.0], [0.7])
         assert float(y[0]) == expected
@@ -221,7 +221,7 @@ def test_a_bound_on_one_side_never_gets_a_multiplier_of_the_other_sign(dtype):
 
 
 def by_enumeration(gram, value, low, high, penalty) -> np.ndarray:
-    """Each y_i is −ρ, 0, ρ, or holds its row at an end: the combination that is least misplaced."""
+    """Try y_i = −ρ, 0, ρ, or the y_i that puts its row at an end; return the combination that is least misplaced."""
     best, least, m = np.zeros(len(value)), np.inf, len(value)
     for fixed in itertools.product((-1, 0, 1, None), repeat=m):
         rows = [i for i in range(m) if fixed[i] is None]
@@ -254,7 +254,7 @@ def test_enumeration_of_all_combinations_agrees(m):
 
 
 def by_slsqp(gradient, value, jacobian, low, high, penalty, step_size, limits=(), bounds=None) -> np.ndarray:
-    """The step d that minimizes vᵀd + ‖d‖²/(2γ) + Σ ρ_i t_i with the rows at most t_i outside their ranges."""
+    """Return the step d that minimizes vᵀd + ‖d‖²/(2γ) + Σ ρ_i t_i with the rows at most t_i outside their ranges."""
     m, n = jacobian.shape
     bounded = np.isfinite(high), np.isfinite(low)
     rows = np.block([[-jacobian[bounded[0]], np.eye(m)[bounded[0]]], [jacobian[bounded[1]], np.eye(m)[bounded[1]]]])
@@ -306,7 +306,7 @@ def test_a_bounded_solver_of_the_dual_problem_finds_nothing_better():
         assert -found.fun >= ours - 1e-5 * abs(ours)
 
 
-def test_the_answer_does_not_depend_on_the_start_nor_on_company():
+def test_the_answer_does_not_depend_on_the_start_or_on_vmap():
     problems = [instance(random, 4, "plain", 1.0) for random in range(6)]
     batch = [np.stack(parts) for parts in zip(*problems, strict=True)]
     together, *_ = compute(jax.jit(jax.vmap(solve)), "float64", *batch)
@@ -316,43 +316,43 @@ def test_the_answer_does_not_depend_on_the_start_nor_on_company():
             np.testing.assert_allclose(np.asarray(y, float), np.asarray(alone, float), rtol=1e-9, atol=1e-13)
 
 
-# ---- rows that are held --------------------------------------------------------------------------------------------------
+# ---- active rows ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_held_rows_are_solved_for_and_the_others_left_alone(dtype):
+def test_active_rows_are_solved_for_and_the_others_get_zero(dtype):
     rng = np.random.default_rng(20)
     precision = {"float64": 1e-9, "float32": 1e-3}[dtype]
     for kind in ("plain", "scaled rows"):
         for _ in range(10):
             rows = jacobian_of(kind, rng, 6)
-            gram, value, held = rows @ rows.T, rng.normal(size=6) * np.linalg.norm(rows, axis=1), rng.random(6) < 0.6
-            q = np.asarray(compute(solve_held, dtype, gram, value, held)[0], float)
+            gram, value, active = rows @ rows.T, rng.normal(size=6) * np.linalg.norm(rows, axis=1), rng.random(6) < 0.6
+            q = np.asarray(compute(solve_active, dtype, gram, value, active)[0], float)
             size = np.linalg.norm(rows, axis=1)
             expected = np.linalg.lstsq(
-                (rows / size[:, None])[held] @ (rows / size[:, None])[held].T, (value / size)[held]
+                (rows / size[:, None])[active] @ (rows / size[:, None])[active].T, (value / size)[active]
             )
-            np.testing.assert_allclose((q * size)[held], expected[0], rtol=precision, atol=precision)
-            np.testing.assert_array_equal(q[~held], 0.0)
+            np.testing.assert_allclose((q * size)[active], expected[0], rtol=precision, atol=precision)
+            np.testing.assert_array_equal(q[~active], 0.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["deficient", "repeated row", "zero row"])
-def test_held_rows_that_depend_on_each_other_are_met_where_they_agree(kind, dtype):
-    """Gq = value for a value in the range of G; a row without a gradient gets nothing."""
+def test_dependent_active_rows_are_solved_if_they_are_consistent(kind, dtype):
+    """Gq = value for a value in the range of G; a row without a gradient gets zero."""
     rng = np.random.default_rng(21)
     for _ in range(10):
         rows = jacobian_of(kind, rng, 6)
         gram = np.asarray(rows @ rows.T, dtype)
         value = gram @ rng.normal(size=6)
-        q = np.asarray(compute(solve_held, dtype, gram, value, np.ones(6, bool))[0], float)
+        q = np.asarray(compute(solve_active, dtype, gram, value, np.ones(6, bool))[0], float)
         size = np.sqrt(np.diag(gram))
         assert np.max(np.abs(gram @ q - value)) <= 1000 * np.finfo(dtype).eps * np.max(size) * (size @ np.abs(q) + 1)
         assert (q[size == 0] == 0).all()
 
 
-def test_no_row_held_gives_nothing():
-    q, *_ = compute(solve_held, "float64", np.eye(3), np.ones(3), np.zeros(3, bool))
+def test_no_active_row_gives_zero():
+    q, *_ = compute(solve_active, "float64", np.eye(3), np.ones(3), np.zeros(3, bool))
     np.testing.assert_array_equal(np.asarray(q, float), 0.0)
 
 
@@ -415,7 +415,7 @@ def worst_gap(name: str, dtype: str, penalty: float, instances: int = 15) -> flo
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SETS)
 def test_on_a_set_there_is_no_duality_gap(name, dtype):
-    """To rounding; where penalties are large, to that of the point that is projected, which is then far away."""
+    """To rounding; if penalties are large, to rounding of the point that is projected, which is then far away."""
     for penalty in (1e-3, 0.1, 1.0, 10.0, 100.0, *[1e4] * (dtype == "float64")):
         assert worst_gap(name, dtype, penalty) <= max(200.0, penalty), penalty
 
@@ -423,8 +423,8 @@ def test_on_a_set_there_is_no_duality_gap(name, dtype):
 @pytest.mark.by_default("box-float64", "ball-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SETS)
-def test_on_a_set_a_row_that_gives_way_has_exactly_its_penalty(name, dtype):
-    """Steering asks whether |y| ≥ ρ."""
+def test_on_a_set_the_multiplier_of_a_violated_row_is_exactly_its_penalty(name, dtype):
+    """Steering compares |y| with ρ."""
     full = []
     for random in range(40):
         y, *_, rho, _, _, _ = compute(solve_on(name), dtype, *instance_on(random, name, 3, 0.01))

@@ -1,4 +1,4 @@
-"""The small problems inside: bounded quadratics and KKT multipliers, against SciPy's and cvxpy's solvers."""
+"""Bounded quadratics and KKT multipliers, against SciPy's and cvxpy's solvers."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ PRECISION = {"float64": 1e-9, "float32": 2e-4}
 
 
 def compute(fn, dtype: str, *arrays):
-    """What fn gives for the arrays in this precision (flags stay flags), back as float64."""
+    """Return fn of the arrays in this precision (booleans stay booleans), converted to float64."""
     with jax.enable_x64(dtype == "float64"):
         given = [jnp.asarray(a) if np.asarray(a).dtype == bool else jnp.asarray(a, dtype) for a in arrays]
         return jax.tree.map(lambda a: np.asarray(a, np.float64), fn(*given))
@@ -28,7 +28,7 @@ def compute(fn, dtype: str, *arrays):
 
 
 def exact_minimizer(matrix: np.ndarray, linear: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """½‖Rᵀy + R⁻¹b‖² with K = RRᵀ, by bounded least squares (an active-set method, exact)."""
+    """Minimize ½‖Rᵀy + R⁻¹b‖² with K = RRᵀ, by bounded least squares (an active-set method, exact)."""
     root = np.linalg.cholesky(matrix)
     bounds = (np.where(free, -np.inf, 0.0), np.inf)
     return lsq_linear(root.T, -np.linalg.solve(root, linear), bounds=bounds, method="bvls", tol=1e-15).x
@@ -39,7 +39,7 @@ def value(matrix, linear, y) -> float:
 
 
 def excess(matrix, linear, free, y) -> float:
-    """How far y is above the minimum, relative to it."""
+    """The relative excess of the objective at y over its minimum."""
     best = value(matrix, linear, exact_minimizer(matrix, linear, free))
     return (value(matrix, linear, y) - best) / max(abs(best), 1e-12)
 
@@ -91,7 +91,7 @@ def test_no_variables_and_one_variable():
 
 
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_bounds_that_hold_with_zero_multiplier_do_no_harm(dtype):
+def test_active_bounds_with_zero_multipliers_are_solved(dtype):
     """The gradient vanishes at a solution on the boundary: strict complementarity fails."""
     rng = np.random.default_rng(4)
     for _ in range(20):
@@ -115,7 +115,7 @@ def test_an_ill_conditioned_linear_solve_is_exact_to_rounding():
 @pytest.mark.by_default("20")
 @pytest.mark.parametrize("m", [3, 20])
 def test_ill_conditioned_bounded_quadratics_are_minimized(m):
-    """Condition up to 1e8; the minimum is what counts."""
+    """Condition numbers up to 1e8; only the objective is compared."""
     rng = np.random.default_rng(40 + m)
     worst = 0.0
     for _ in range(150):
@@ -129,7 +129,7 @@ def test_ill_conditioned_bounded_quadratics_are_minimized(m):
 
 
 def joint_least_squares(gradient, jacobian, rows, equality, normals=()) -> tuple[np.ndarray, np.ndarray, float]:
-    """λ, residual and minimum of ‖∇F + Jᵀλ + Σtn‖² + Σ(λ min(c, 0))² over λ, t ≥ 0: one bounded least-squares problem.
+    """Return λ, residual and minimum of ‖∇F + Jᵀλ + Σtn‖² + Σ(λ min(c, 0))² over λ, t ≥ 0: one bounded least-squares problem.
 
     `normals` are the generators n of the normal cone.
     """
@@ -202,9 +202,9 @@ def test_a_stationary_point_has_its_multipliers_and_no_residual():
 
 @pytest.mark.by_default("everywhere")
 @pytest.mark.parametrize("domain", [None, Box(-10.0, 10.0)], ids=["everywhere", "in a box"])
-def test_in_float32_a_long_chain_of_equations_leaves_no_residual_that_is_not_there(domain):
-    """Rows x_i − x_{i−1} nearly depend on each other (least singular value 0.016): a ridge that shows would leave 1e-2 of the
-    gradient; rounding of multipliers with norm 15 leaves 15 eps / 0.016, or 1e-4.
+def test_in_float32_a_long_chain_of_equations_leaves_no_spurious_residual(domain):
+    """Rows x_i − x_{i−1} are nearly dependent (least singular value 0.016): a ridge would leave 1e-2 of the gradient; rounding
+    of multipliers with norm 15 leaves 15 eps / 0.016, or 1e-4.
     """
     jacobian = jnp.eye(100, dtype=jnp.float32) - jnp.eye(100, k=-1, dtype=jnp.float32)
     gradient = -jnp.linspace(1.0, 2.0, 100, dtype=jnp.float32) @ jacobian
@@ -220,7 +220,7 @@ def test_no_constraints_leave_the_gradient():
     np.testing.assert_array_equal(left, gradient)
 
 
-def test_a_constraint_far_from_active_gets_no_multiplier_and_none_jumps():
+def test_a_constraint_far_from_active_gets_no_multiplier_and_multipliers_are_continuous():
     gradient, jacobian, flags = np.array([-1.0, 0.0]), np.array([[1.0, 0.0]]), np.zeros(1, bool)
     distances = np.array([0.0, 1e-3, 1e-2, 0.1, 1.0, 10.0, 1e3])
     found = [compute(without_set, "float64", gradient, jacobian, np.array([-d]), flags)[0][0] for d in distances]
@@ -243,7 +243,7 @@ SETS = {
 
 
 def generators(name: str) -> np.ndarray:
-    """The normal cone by hand: outward axes at the bounds of a box, the outward ray on a sphere."""
+    """Generators of the normal cone, by hand: outward axes at the bounds of a box, the outward ray on a sphere."""
     point = SETS[name][1]
     if name == "box":
         return np.diag(np.sign(point))[np.abs(point) == 1.0]
@@ -321,8 +321,8 @@ def test_dependent_equalities_leave_the_distance_to_their_span(dtype, solve):
 
 
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_the_two_sides_of_a_band_are_told_apart(dtype):
-    """Opposite rows: only the side that holds x back has a multiplier."""
+def test_the_two_sides_of_a_range_are_distinguished(dtype):
+    """Opposite rows: only the active side has a multiplier."""
     rng = np.random.default_rng(15)
     for _ in range(10):
         half = rng.normal(size=(3, 8))
@@ -338,7 +338,7 @@ def test_the_two_sides_of_a_band_are_told_apart(dtype):
 @pytest.mark.by_default("10-4-float64")
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize(("m", "n"), [(10, 4)])
-def test_more_inequalities_than_variables_are_no_obstacle(m, n, dtype):
+def test_more_inequalities_than_variables_are_solved(m, n, dtype):
     rng = np.random.default_rng(16)
     worst = 0.0
     for _ in range(60):

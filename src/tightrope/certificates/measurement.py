@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Means, and standard errors of what is estimated from samples (0 for exact values)."""
+    """Means and their standard errors, which are 0 for exact values."""
 
     objective: Any
     objective_error: Any
