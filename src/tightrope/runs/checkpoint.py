@@ -1,4 +1,4 @@
-"""Saving a run on the way and taking it up again, to the bit: arrays and JSON by Orbax, written atomically, no pickle."""
+"""Checkpoints of a run, saved with Orbax: arrays and JSON, written atomically, without pickle; runs resume bit for bit."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Checkpoint:
     """Where and how often `solve` saves a run; a folder that holds a checkpoint is resumed.
 
     Args:
-        folder: where checkpoints are kept.
-        every: seconds of wall time between two of them; they are made at records, and always at the end.
-        keep: how many of the newest are kept.
+        folder: the folder of the checkpoints.
+        every: how often, in seconds of wall time; they are saved at records, and always at the end.
+        keep: the number of checkpoints to keep, the newest ones.
 
     Example:
         >>> import tightrope as tr
@@ -45,7 +45,7 @@ class Checkpoint:
 
 
 def fingerprint(problem: Problem, structure: Any, settings: dict[str, Any]) -> str:
-    """What a checkpoint must match: shapes, settings, constraint names and bounds, and a checksum of sampled rows."""
+    """A hash of shapes, settings, constraint names and bounds, and some examples; a checkpoint must match it."""
     described = repr((str(structure), sorted(settings.items())))
     digest = hashlib.sha256(re.sub(r" at 0x[0-9a-fA-F]+", "", described).encode())  # functions by name: no addresses
     for constraint in problem.constraints:
@@ -54,16 +54,16 @@ def fingerprint(problem: Problem, structure: Any, settings: dict[str, Any]) -> s
     for source in problem.sources:
         digest.update(repr((type(source).__name__, source.batch_size)).encode())
         if isinstance(source, Dataset):
-            rows = np.linspace(0, source.size - 1, min(source.size, 64)).astype(int)
+            picked = np.linspace(0, source.size - 1, min(source.size, 64)).astype(int)
             for leaf in jax.tree.leaves(source.arrays):
-                digest.update(repr((leaf.shape, str(leaf.dtype))).encode() + np.asarray(leaf[rows]).tobytes())
+                digest.update(repr((leaf.shape, str(leaf.dtype))).encode() + np.asarray(leaf[picked]).tobytes())
     for leaf in jax.tree.leaves(problem.domain):
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
 
 
 class CheckpointStore:
-    """The checkpoints of one run."""
+    """The folder of the checkpoints of one run."""
 
     def __init__(self, checkpoint: Checkpoint, mark: str):
         import orbax.checkpoint as ocp
@@ -80,7 +80,7 @@ class CheckpointStore:
         self._last = self._manager.latest_step()
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The arrays (as the leaves of `like`) and the notes of the newest checkpoint; None where there is none."""
+        """The arrays (a pytree like `like`) and the notes of the newest checkpoint; None if there is none."""
         if self._last is None:
             return None
         args = self._ocp.args
@@ -111,11 +111,11 @@ class CheckpointStore:
         )
 
     def due(self) -> bool:
-        """Whether the last checkpoint is old enough for another."""
+        """Whether it is time for another checkpoint."""
         return time.monotonic() - self._saved_at >= self._every
 
     def save(self, step: int, arrays: Any, notes: dict[str, Any]) -> None:
-        """Write a checkpoint; it appears whole or not at all."""
+        """Write a checkpoint, atomically."""
         if step == self._last:
             return
         args = self._ocp.args

@@ -1,4 +1,4 @@
-"""The person at the terminal: a bar to see, Ctrl-C to be heard."""
+"""The progress bar and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Self
 
 @contextmanager
 def progress_bar(asked: bool | None, steps: int, title: str) -> Iterator[Callable[[int, str], None]]:
-    """Gives a function (step, note) that moves the bar; it does nothing where no bar is wanted.
+    """A function (step, note) that moves the bar; it does nothing if no bar is shown.
 
-    `asked=None` shows one where standard error is a terminal and Rich is installed.
+    `asked=None` shows one if stderr is a terminal and Rich is installed.
     """
     installed = find_spec("rich") is not None
     if asked and not installed:
@@ -34,7 +34,7 @@ def progress_bar(asked: bool | None, steps: int, title: str) -> Iterator[Callabl
 
 
 class Interrupts:
-    """Ctrl-C as a flag while a run goes on; a second one interrupts at once."""
+    """Turns Ctrl-C into a flag during a run; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -42,10 +42,10 @@ class Interrupts:
     def __enter__(self) -> Self:
         self._main = threading.current_thread() is threading.main_thread()
         if self._main:
-            self._before = signal.signal(signal.SIGINT, self._heard)
+            self._before = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
-    def _heard(self, *_: Any) -> None:
+    def _interrupt(self, *_: Any) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

@@ -1,4 +1,4 @@
-"""The answer of a run: the point, what is known about it, how it was found; prints as a table, saves without pickle."""
+"""The Result of a run: the answer, its certificate, and how it was found; prints as a table, saves without pickle."""
 
 from __future__ import annotations
 
@@ -86,20 +86,22 @@ class Result:
         stationarity: distance of ∇F + Jᵀλ to −N_X(x), as certified.
         multipliers: by constraint; for the Lagrangian F + Σλc + Σμg, one signed number for `between`. A float for a constraint
             function that returns a scalar, an array for one that returns a vector, even of length 1.
-        success: certified feasible and stationary at the tolerances of `stop`.
-        status: why the loop ended.
-        message: the same for people, with what to do next.
-        steps: steps taken.
-        samples: rows drawn by the method.
-        seconds: time of the start and the loop, without compilation and evaluation.
-        calls: how often each oracle was called.
-        history: what was recorded.
-        certificate: everything that is known about x.
-        method: the method, with the constants it used.
-        output: which iterate x is: 'method' (what its theorem speaks of), 'last', 'average' or 'best'.
-        constants: the hyper-parameters that were estimated.
-        settings: all hyper-parameters, as used.
-        seed: the seed of the run.
+        success: whether x is certified feasible and stationary at the tolerances of `stop`.
+        status: why the run ended: 'converged' (`stop` was met), 'budget', 'interrupted' or 'diverged'. If the budget ran
+            out it may also be what the method or the history found: 'converged' (the method's own test), 'infeasible' or
+            'unbounded'.
+        message: the status in words, with what to do next.
+        steps: the number of steps taken.
+        samples: the number of examples that the method drew.
+        seconds: time of the start and the loop, without compilation and evaluation; NaN if it was not measured.
+        calls: how often the method called each oracle.
+        history: the records.
+        certificate: the objective, the violation and the stationarity of x, with intervals.
+        method: the method's name.
+        output: which iterate x is: 'method' (the one that the method's theorem covers), 'last', 'average' or 'best'.
+        constants: the hyperparameters that were estimated.
+        settings: all hyperparameters, as used.
+        seed: the random seed.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -131,7 +133,7 @@ class Result:
 
     def __str__(self) -> str:
         c = self.certificate
-        rate = f"{self.steps / self.seconds:,.0f} steps/s" if self.seconds > 0 else "no steps"
+        timed = f"{self.seconds:.2f} s, {self.steps / self.seconds:,.0f} steps/s" if self.seconds > 0 else "not timed"
         rows = [
             ("status", f"{self.status}{', success' if self.success else ', not certified'}"),
             ("objective", str(c.objective)),
@@ -143,7 +145,7 @@ class Result:
             *([] if c.near_stationarity is None else [("near-stationarity", str(c.near_stationarity))]),
             ("feasible?", c.decision),
             ("method", f"{self.method}, answer: {self.output}"),
-            ("steps", f"{self.steps:,} ({self.samples:,} samples, {self.seconds:.2f} s, {rate})"),
+            ("steps", f"{self.steps:,} ({self.samples:,} samples, {timed})"),
         ]
         if self.constants:
             rows.append(("estimated", ", ".join(f"{name} = {value:.3g}" for name, value in self.constants.items())))
@@ -154,7 +156,7 @@ class Result:
     __repr__ = __str__
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result to one file (NumPy's .npz, arrays and JSON, no pickle); read it with `tightrope.load`."""
+        """Write the result to one file (NumPy's .npz: arrays and JSON, no pickle); `tightrope.load` reads it."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array_like))]
         text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history")}
         text |= {"skeleton": _skeleton(self.x), "history": {name: c.tolist() for name, c in self.history.items()}}
@@ -171,7 +173,7 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
 
     Args:
         path: the file.
-        like: a pytree like x, needed where x is not made of dicts, lists and tuples alone (an Equinox model, say).
+        like: a pytree like x, needed if x is not made of dicts, lists and tuples alone (such as an Equinox model).
 
     Example:
         >>> import os, tempfile, jax.numpy as jnp, tightrope as tr
@@ -211,7 +213,7 @@ def _short(value: Any) -> str:
 
 
 def _skeleton(x: Any) -> Any:
-    """The containers of x as JSON: 'leaf' for an array; 'custom' where x holds anything but dicts, lists and tuples."""
+    """The containers of x as JSON: 'leaf' for an array, 'custom' for anything but dicts, lists and tuples."""
     if isinstance(x, dict) and all(isinstance(key, str) for key in x):
         kind, names, parts = "dict", sorted(x), [_skeleton(x[key]) for key in sorted(x)]
     elif type(x) in (list, tuple):

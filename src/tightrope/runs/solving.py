@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import numpy as np
@@ -76,33 +77,33 @@ def solve(
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
-    x, moved = first_point(fitted)
-    run = start_run(fitted, x, [seed], record.every)
     recorder = Recorder(fitted, record, stop or Stop(), 1)
-    notes = [fitted.reason] if fitted.reason else []
-    if warm_start is None and moved:
-        notes.append("x0 was outside the domain and was projected")
-    store = None if checkpoint is None else _store(checkpoint, fitted, record, seed)
-    try:
+    with _store(checkpoint, fitted, record, seed) as store:
+        x, projected = first_point(fitted)
+        run = start_run(fitted, x, [seed], record.every)
         if store is not None and resume(store, run, recorder):
             logger.info("resumed at step %d from %s", run.step, store.folder)
         with progress_bar(progress, fitted.steps, fitted.name) as show:
             observer = Observer(show, callback)
             status = run_to_end(run, recorder, stop, observer, store)
-    finally:
-        if store is not None:
-            store.close()
+    notes = [fitted.reason] if fitted.reason else []
+    if warm_start is None and projected:
+        notes.append("x0 was outside the domain and was projected")
     if observer.stopped:
         notes.append("the callback stopped the run")
     return answers(run, recorder, status, notes)[0]
 
 
-def _store(checkpoint: Any, fitted: Fitted, record: Record, seed: int) -> CheckpointStore:
-    """The folder of checkpoints of this run."""
+def _store(
+    checkpoint: Any, fitted: Fitted, record: Record, seed: int
+) -> AbstractContextManager[CheckpointStore | None]:
+    """The folder of checkpoints of this run; None if it is not to be saved."""
+    if checkpoint is None:
+        return nullcontext()
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     settings = {"method": repr(fitted.method), "seed": seed}
     settings |= {"start": np.asarray(fitted.parameters.start).tobytes().hex()}
     settings |= {"every": record.every, "metrics": sorted(record.metrics)}
     if fitted.method.uses_horizon:
         settings["steps"] = fitted.steps
-    return CheckpointStore(checkpoint, fingerprint(fitted.problem, fitted.parameters.key[:2], settings))
+    return closing(CheckpointStore(checkpoint, fingerprint(fitted.problem, fitted.parameters.key[:2], settings)))
