@@ -100,7 +100,7 @@ class State(NamedTuple):
 
 
 class ExactPenalty(Method):
-    """Prox-linear steps on f + ρ‖c‖, with ρ raised until steps reduce the violation as much as they can.
+    """Prox-linear steps on f + ρ‖c‖, with ρ adapted to how much violation a step can remove.
 
     Args:
         penalty: ρ_0, the first penalty.
