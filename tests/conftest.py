@@ -23,6 +23,7 @@ from tightrope.cli.reproduce import QUICKLY_COMPILED
 from tightrope.runs.fitting import fit
 from tightrope.runs.recording import first_point
 from tightrope.runs.run import start_run
+from tightrope.testing.examples import loss, parity, points
 
 # Nearly all of the suite's time is compilation: programs that run for a moment need no optimization.
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
@@ -87,23 +88,6 @@ def _room_for_programs():
 def _new_example_namespace(doctest_namespace):
     """Doctests import what they use."""
     doctest_namespace.clear()
-
-
-def points(rows: int = 400, columns: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
-    """Two classes and a group that leans to one of them."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(rows, columns))
-    y = np.sign(x @ rng.normal(size=columns) + 0.5 * rng.normal(size=rows))
-    s = (x[:, 0] + 0.5 * rng.normal(size=rows) > 0).astype(float)
-    return {"x": x, "y": y, "s": s - s.mean()}
-
-
-def loss(w, batch):
-    return jnp.mean(jax.nn.softplus(-batch["y"] * (batch["x"] @ w)))
-
-
-def parity(w, batch):
-    return jnp.mean(batch["s"] * (batch["x"] @ w))
 
 
 def unit_norm(w):

@@ -10,7 +10,7 @@ import pytest
 import tightrope as tr
 from conftest import X0, loss, parity, points, started, unit_norm
 from tightrope.methods.base import Method
-from tightrope.testing import counting
+from tightrope.testing.checks import counting
 
 METHODS = [
     tr.methods.TruncatedMomentum(step_size=0.1, penalty=1.0, gradient_radius=5.0),

@@ -9,7 +9,8 @@ import jax
 import pytest
 
 import tightrope as tr
-from tightrope.testing import CHECKS, KINDS, accepted, check_runs, main_kind
+from tightrope.testing import CHECKS, check_runs
+from tightrope.testing.examples import KINDS, accepted, main_kind
 
 METHODS = sorted(tr.methods.available())
 MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "lanes", "counts", "state")

@@ -11,7 +11,7 @@ import pytest
 import tightrope as tr
 from tightrope.methods.selection import choose
 from tightrope.oracles.oracle import MAX_JACOBIAN_ENTRIES, MAX_JACOBIAN_ROWS
-from tightrope.testing import OnlyMinimized
+from tightrope.testing.examples import OnlyLinearMinimization
 
 
 def distance(x):
@@ -47,7 +47,7 @@ CASES = {
     "a large Jacobian": (tr.Problem(distance, rows(2)), 2, MAX_JACOBIAN_ENTRIES, "MatrixFreePenalty", "parameters"),
     "many linear equations": (tr.Problem(distance, flat(999)), 999, 1000, "MatrixFreePenalty", "999"),
     "no projection": (
-        tr.Problem(distance, rows(1), domain=OnlyMinimized()),
+        tr.Problem(distance, rows(1), domain=OnlyLinearMinimization()),
         1,
         4,
         "ConservativeFrankWolfe",

@@ -1,0 +1,329 @@
+"""The checks of the contract.
+
+Each check takes a method class and raises an AssertionError with the reason if the method breaks the contract. The checks run
+the method, constructed without arguments, on small problems of every kind that it accepts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..certificates.evaluation import raw_violations
+from ..methods.base import Accepts, Info, Method, as_arrays, constants
+from ..oracles.build import oracle_for
+from ..oracles.oracle import Oracle
+from ..problems.parameters import Parameters
+from ..problems.problem import Problem, cached_on_problem
+from ..runs.checkpoint import Checkpoint
+from ..runs.fitting import fit
+from ..runs.loop import Carry, LoopShape, run_steps
+from ..runs.result import Result
+from ..runs.run import start_run
+from ..runs.solving import solve
+from ..runs.stepper import StepperState, start
+from ..runs.sweeping import sweep
+from .examples import FLOAT32, KINDS, START, accepted, example, loss, main_kind, new_example, points
+
+STEPS = 300
+OPTIONS: dict[str, Any] = {"steps": STEPS, "record": STEPS // 10}
+
+
+class Measured(NamedTuple):
+    """A run and its measurements at four points: the start, the last iterate, the average and the output.
+
+    Attributes:
+        constants: the hyperparameters that the method estimated.
+        points: the four points, as rows.
+        objective: the objective at each point.
+        violation: the largest violation at each point.
+        finite: whether all numbers of the run stayed finite.
+    """
+
+    constants: dict[str, float]
+    points: Float[np.ndarray, "points n"]
+    objective: Float[np.ndarray, " points"]
+    violation: Float[np.ndarray, " points"]
+    finite: bool
+
+
+def _oracles(problem: Problem, method: type[Method], x0: Any) -> tuple[Oracle, Oracle]:
+    """The oracles of the problem in its native form and in the form that the method accepts."""
+    parameters = Parameters(x0)
+    return oracle_for(problem, parameters), oracle_for(problem, parameters, method.accepts.form)
+
+
+def _take_all_steps(oracle: Oracle, run: StepperState, steps: Array) -> Carry:
+    """Take all steps in the loop that `solve` compiles."""
+    shape = LoopShape(jax.tree.structure(oracle), lanes=False, records=1)
+    numbers = jnp.stack([steps, steps + 1])
+    return run_steps(shape, oracle.leaves(), Carry(run, jnp.bool_(True), {}), numbers)[0]
+
+
+def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS) -> Measured:
+    """Run a method constructed without arguments and measure it, in one compiled program and without `solve`."""
+    native, oracle = _oracles(problem, method, x0)
+    n = native.parameters.size
+
+    def measure(x: Array) -> tuple[Array, Array]:
+        everything = native.everything()
+        violations = raw_violations(native, native.c(x, everything))
+        return native.f(x, everything), jnp.max(violations, initial=0.0)
+
+    def run(given: Method, x: Array, key: Array, steps: Array) -> Any:
+        last, finite, _ = _take_all_steps(oracle, start(oracle, given, x, key, steps), steps)
+        points = jnp.stack([x[:n], last.state.x[:n], last.average[:n], last.method.output(last.state)[:n]])
+        return last.method, points, jax.lax.map(measure, points), finite
+
+    program = cached_on_problem(problem, ("run_once", method, native.parameters.key), lambda: jax.jit(run))
+    given = as_arrays(method(), native.parameters.dtype)
+    ran, points, (objective, violation), finite = jax.device_get(
+        program(given, native.parameters.start, jax.random.key(0), np.int32(steps))
+    )
+    return Measured(constants(method(), ran), points, objective, violation, bool(finite))
+
+
+def check_declares(method: type[Method]) -> None:
+    """The method declares the texts in the table of methods, the problems it accepts, and the samples it needs."""
+    assert isinstance(method.accepts, Accepts), "accepts must be an Accepts"
+    for name in ("reference", "guarantee", "cost", "__doc__"):
+        assert str(getattr(method, name) or "").strip(), f"{name} must not be empty"
+    assert accepted(method), "it accepts none of the kinds of problems"
+    _, oracle = _oracles(example(main_kind(method)), method, FLOAT32)
+    assert method().roles(oracle), "roles must name at least one sample"
+
+
+def check_refuses(method: type[Method]) -> None:
+    """`solve` refuses the kinds of problems that the method does not accept, and names methods that do."""
+    for kind in set(KINDS) - set(accepted(method)):
+        try:
+            solve(example(kind), FLOAT32, method(), steps=1)
+        except ValueError as error:
+            reason = str(error)
+        else:
+            reason = "nothing was raised"
+        assert "cannot take this problem" in reason, f"{kind}: {reason}"
+
+
+def check_runs(method: type[Method], kinds: Iterable[str] | None = None) -> None:
+    """Without arguments the method runs: estimated constants are finite, iterates stay in the set, and a point improves.
+
+    Args:
+        method: the method.
+        kinds: kinds of problems to run; None: all that it accepts.
+    """
+    for kind in accepted(method) if kinds is None else kinds:
+        run = run_once(example(kind), FLOAT32, method)
+        assert run.finite, f"{kind}: it diverged"
+        assert run.points.dtype == np.float32, f"{kind}: float32 became {run.points.dtype}"
+        assert all(np.isfinite(value) and value >= 0 for value in run.constants.values()), f"{kind}: {run.constants}"
+        inside = [bool(example(kind).domain.contains(jnp.asarray(x))) for x in run.points]
+        assert all(inside), f"{kind}: outside the set (start, last, average, output: {inside})"
+        better = [min(values[1:]) < values[0] for values in (run.objective, run.objective + run.violation)]
+        assert any(better), f"{kind}: no improvement: objective {run.objective}, violation {run.violation}"
+
+
+class Traced(NamedTuple):
+    """A problem of the method's main kind, a count of the traces of its objective, and a first result."""
+
+    problem: Problem
+    traces: Counter[str]
+    result: Result
+
+
+@cache
+def _traced(method: type[Method]) -> Traced:
+    traces = Counter[str]()
+
+    def counted_loss(w: Array, batch: dict[str, Array]) -> Array:
+        traces["loss"] += 1
+        return loss(w, batch)
+
+    problem = new_example(main_kind(method), counted_loss)
+    return Traced(problem, traces, solve(problem, FLOAT32, method(), **OPTIONS))
+
+
+def check_solves(method: type[Method]) -> None:
+    """`solve` returns a valid Result and does not trace again for a new seed, hyperparameter, horizon, record or start."""
+    problem, traces, result = _traced(method)
+    assert result.status in ("budget", "converged"), result.message
+    assert set(result.multipliers) == {c.name for c in problem.constraints}
+    assert bool(problem.domain.contains(jnp.asarray(result.x)))
+    given, changed = (method(**_numbers(method, result.settings, factor)) for factor in (1.0, 0.99))
+    solve(problem, FLOAT32, given, **OPTIONS)
+    before = traces["loss"]
+    solve(problem, FLOAT32, given, **OPTIONS)
+    checked = traces["loss"] - before  # the check of the user's functions traces them
+    for option, value in (("seed", 5), ("steps", STEPS + 33), ("record", 50)):
+        before = traces["loss"]
+        options: dict[str, Any] = OPTIONS | {option: value}
+        solve(problem, FLOAT32[::-1], changed, **options)
+        assert traces["loss"] - before == checked, f"another {option} traced the functions again"
+
+
+def _numbers(method: type[Method], settings: dict[str, Any], factor: float) -> dict[str, Any]:
+    """The numbers among a result's settings, times a factor if that is still in their range."""
+    found = {}
+    for name, value in settings.items():
+        if isinstance(value, float) and "." not in name:  # without those of an inner method
+            try:
+                method(**{name: factor * value})
+                found[name] = factor * value
+            except ValueError:
+                found[name] = value
+    return found
+
+
+def check_resumes(method: type[Method]) -> None:
+    """A run that is interrupted and resumed is bit-identical to an uninterrupted one."""
+    problem, _, uninterrupted = _traced(method)
+
+    def interrupt(record: dict[str, Any]) -> None:
+        if record["step"] >= STEPS // 2:
+            raise ZeroDivisionError
+
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint(folder, every=0.0)
+        with suppress(ZeroDivisionError):
+            solve(problem, FLOAT32, method(), checkpoint=checkpoint, callback=interrupt, **OPTIONS)
+        resumed = solve(problem, FLOAT32, method(), checkpoint=checkpoint, **OPTIONS)
+    assert np.array_equal(uninterrupted.x, resumed.x), "the resumed run has another answer"
+    assert uninterrupted.calls == resumed.calls, "the resumed run counted other calls"
+    assert np.array_equal(uninterrupted.history["objective"], resumed.history["objective"])
+
+
+def check_lanes(method: type[Method]) -> None:
+    """A lane of a sweep equals the single run of its seed, up to rounding, and another seed gives another run."""
+    problem = _traced(method).problem
+    lanes = sweep(problem, FLOAT32, method(), steps=60, seeds=[3, 8], record=20).results
+    single = solve(problem, FLOAT32, method(), steps=60, seed=8, record=20)
+    for column in ("objective", "violation", "samples"):
+        np.testing.assert_allclose(lanes[1].history[column], single.history[column], rtol=2e-3, atol=1e-3)
+    assert lanes[1].calls == single.calls
+    assert not np.allclose(lanes[0].history["objective"][1:], lanes[1].history["objective"][1:], rtol=1e-6)
+
+
+def check_precisions(method: type[Method]) -> None:
+    """Float64 stays float64, and differs from float32 only by rounding."""
+    kind, steps = main_kind(method), 40
+    single = run_once(example(kind), FLOAT32, method, steps)
+    with jax.enable_x64(True):
+        double = run_once(new_example(kind), START, method, steps)
+    assert double.points.dtype == np.float64
+    np.testing.assert_allclose(single.points, double.points, rtol=2e-2, atol=2e-2)
+    assert not np.array_equal(single.points[1], double.points[1].astype(np.float32))
+
+
+def check_pytrees(method: type[Method]) -> None:
+    """A run on a pytree of parameters equals the run on the flat vector."""
+    kind, steps = main_kind(method), 40
+    if kind == "a set without projection":
+        kind = "deterministic inequalities"  # that set contains vectors only
+    original = example(kind)
+
+    def flat(w: dict[str, Array]) -> Array:
+        return jnp.concatenate([w["a"].ravel(), w["b"]])
+
+    def on_tree(fn: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda w, *batch: fn(flat(w), *batch)
+
+    constraints = [replace(c, fn=on_tree(c.fn)) for c in original.constraints]
+    tree = Problem(on_tree(loss), constraints, domain=original.domain, data=original.data)
+    one = run_once(original, FLOAT32, method, steps)
+    two = run_once(tree, {"a": FLOAT32[:3].reshape(1, 3), "b": FLOAT32[3:]}, method, steps)
+    np.testing.assert_allclose(one.points, two.points, rtol=1e-3, atol=1e-3)
+
+
+def check_counts(method: type[Method]) -> None:
+    """The counts in Info equal the actual numbers of values and derivatives computed."""
+    calls = Counter[str]()
+    original = example(main_kind(method))
+    counted = [replace(c, fn=counting(c.fn, "constraint", calls)) for c in original.constraints]
+    problem = Problem(counting(loss, "objective", calls), counted, domain=original.domain, data=original.data)
+    run = start_run(fit("check_counts", problem, FLOAT32, method(), STEPS), jnp.asarray(FLOAT32), [0], STEPS)
+    jax.effects_barrier()
+    calls.clear()
+    while run.step < STEPS:
+        run.advance(1)
+    jax.effects_barrier()
+    reported = run.calls[0]
+    actual = {
+        "objective_gradients": calls["objective derivative"],
+        "constraint_values": calls["constraint value"],
+        "constraint_jacobians": calls["constraint derivative"],
+    }
+    compared = {name: reported[name] for name in actual}
+    assert compared == actual, f"Info reports {compared}, actual counts are {actual}"
+    assert set(reported) == set(Info._fields)
+    assert calls["objective value"] == calls["objective derivative"], (
+        "the objective was evaluated without its derivative"
+    )
+
+
+def counting(fn: Callable[..., Any], name: str, calls: Counter[str]) -> Callable[..., Any]:
+    """`fn` with a count of its evaluations and linearizations (a vjp, jvp or Jacobian is one) at run time."""
+
+    def count(event: str) -> None:
+        jax.debug.callback(lambda: calls.update([f"{name} {event}"]))
+
+    @jax.custom_jvp
+    def counted(*args: Any) -> Any:
+        count("value")
+        return fn(*args)
+
+    @counted.defjvp
+    def linearized(primals: Any, tangents: Any) -> Any:
+        count("value")
+        count("derivative")
+        return jax.jvp(fn, primals, tangents)
+
+    return counted
+
+
+def check_state(method: type[Method]) -> None:
+    """The size of the state depends on x and the constraints only, not on the data or the number of steps."""
+
+    def size(examples: int, steps: int) -> int:
+        _, oracle = _oracles(new_example(main_kind(method), arrays=points(examples)), method, FLOAT32)
+        given, x = as_arrays(method(), jnp.float32), jnp.asarray(FLOAT32)
+        state = jax.eval_shape(lambda: start(oracle, given, x, jax.random.key(0), jnp.int32(steps)).state)
+        assert hasattr(state, "x"), "the State must have a field x, the current iterate"
+        return sum(leaf.size for leaf in jax.tree.leaves(state))
+
+    assert size(400, 10) == size(4000, 100_000), "the state grew with the data or the steps"
+
+
+CHECKS = (
+    check_declares,
+    check_refuses,
+    check_runs,
+    check_solves,
+    check_resumes,
+    check_lanes,
+    check_precisions,
+    check_pytrees,
+    check_counts,
+    check_state,
+)
+
+
+def check_method(method: type[Method]) -> None:
+    """Run every check of the contract on a method class; an AssertionError gives the reason if one fails.
+
+    Example:
+        >>> import tightrope as tr
+        >>> from tightrope.testing import check_declares
+        >>> check_declares(tr.methods.TruncatedMomentum)
+    """
+    for check in CHECKS:
+        check(method)
