@@ -112,25 +112,25 @@ def loader(size, count, seed=0):
 
 @pytest.mark.parametrize("name", [None, "GradientDescentAscent"])
 def test_batches_alone_are_enough_and_the_answer_is_certified_on_data_given_later(name):
-    stepper = tr.Stepper(on_batches(), X0, name, steps=600)
-    first, *rest = loader(stepper.batch_size, 601)
+    stepper = tr.Stepper(on_batches(), X0, name, steps=2000)
+    first, *rest = loader(stepper.batch_size, 2001)
     state, step = stepper.init(first, seed=0), jax.jit(stepper.step)
     for batch in rest:
         state, _ = step(state, batch)
     result = stepper.answer(state, data=tr.Dataset(points(), batch_size=16))
     known = tr.solve(fair_problem(), X0, steps=2000)
-    assert result.steps == 600
+    assert result.steps == 2000
     assert result.output in ("method", "last", "average")
     assert result.violation < 1e-2
     assert result.objective < known.objective + 1e-2
-    assert "600 steps" in result.message
+    assert "2,000 steps" in result.message
     with pytest.raises(ValueError, match=r"Stepper.answer: data is missing"):
         stepper.answer(state)
 
 
 def test_constants_are_estimated_on_the_first_batch():
     stepper = tr.Stepper(on_batches(), X0, "GradientDescentAscent", steps=10)
-    one, other = (jax.jit(stepper.init)(batch).method.step_size for batch in loader(32, 2))
+    one, other = (jax.jit(stepper.init)(batch).method.dual_step_size for batch in loader(32, 2))
     assert one > 0
     assert one != other
 
@@ -160,7 +160,10 @@ def test_wrong_batches_are_refused():
         stepper.step(state, {name: column[:31] for name, column in batch.items()})
     with pytest.raises(ValueError, match="nothing to draw from"):
         stepper.draw(1)
-    with pytest.raises(ValueError, match=r"ConstraintExtrapolation splits a batch over 3 samples .* Batches has 32"):
+    with pytest.raises(
+        ValueError,
+        match=r"ConstraintExtrapolation splits its batch over 3 samples .* a multiple of 3 examples; Batches has 32",
+    ):
         tr.Stepper(on_batches(), X0, "ConstraintExtrapolation", steps=10)
     with pytest.raises(TypeError, match="seed must be an integer"):
         stepper.init(batch, seed=0.5)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,15 +14,13 @@ from jaxtyping import Array, Float, Int, PyTree
 from ..arguments import seed_number
 from ..methods.base import Draw, Info, Method, as_arrays
 from ..oracles.oracle import Oracle, Sample
-from ..problems.data import Batches, Dataset, Given, Source, examples_in
+from ..problems.data import Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
+from .batches import BatchPlan
 from .fitting import fit
 from .options import Stop
 from .result import Result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 AVERAGE_POWER = 3
 """The running average weighs iterate k like k³: about as much noise as averaging the last half, with no horizon."""
@@ -108,21 +105,6 @@ def take_step(
     return replace(current, state=state, average=average, k=k), info
 
 
-class FirstBatch:
-    """The user's first batch as a small data set: constants are estimated on examples drawn from it with replacement."""
-
-    def __init__(self, examples: int, batch_size: int):
-        self.size, self.batch_size, self.arrays = examples, batch_size, ()
-
-    def draw(self, key: Array, examples: int) -> Int[Array, " examples"]:
-        """Independent indices."""
-        return jax.random.randint(key, (examples,), 0, self.size)
-
-    def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
-        """The examples of a sample."""
-        return sample.examples if isinstance(sample, Given) else jax.tree.map(lambda a: a[sample], arrays)
-
-
 class Stepper:
     """A method's step as pure functions, for a loop of your own with batches of your own.
 
@@ -163,14 +145,14 @@ class Stepper:
     ):
         self._fitted = fit("Stepper", problem, x0, method, steps, warm_start)
         self.problem, self.method, self.steps = problem, self._fitted.method, self._fitted.steps
-        self.sources = source_names(problem)
-        self._sizes = _sample_sizes(self._fitted.oracle, self.method)
+        self._batches = BatchPlan(problem, self._fitted.oracle, self.method)
+        self.sources = self._batches.names
 
     @property
     def batch_size(self) -> int | dict[str, int]:
         """The number of examples that a step takes."""
-        totals = [sum(sizes.values()) for sizes in self._sizes]
-        return totals[0] if len(totals) == 1 else dict(zip(self.sources, totals, strict=True))
+        sizes = self._batches.batch_sizes
+        return sizes[0] if len(sizes) == 1 else dict(zip(self.sources, sizes, strict=True))
 
     @property
     def axes(self) -> StepperState:
@@ -188,7 +170,7 @@ class Stepper:
             seed = seed_number("Stepper.init", "seed", seed)
         oracle, samples = self._oracle(), None
         if batch is not None:
-            oracle, samples = self._first_batch(batch)
+            oracle, samples = self._batches.first(oracle, batch)
         elif self.problem.needs_batches:
             raise ValueError(
                 "Stepper.init: batch is missing; the problem's data are tightrope.Batches, so pass the first one"
@@ -214,7 +196,7 @@ class Stepper:
         if isinstance(batch, Draw):
             samples, uniform = batch.samples, batch.uniform
         elif batch is not None:
-            samples, uniform = self._samples(batch, "Stepper.step"), _uniform(_step_keys(roles, state.key, k))
+            samples, uniform = self._batches.samples(batch), _uniform(_step_keys(roles, state.key, k))
         elif self.problem.needs_batches:
             raise ValueError("Stepper.step: batch is missing; the problem's data are tightrope.Batches, so pass one")
         else:
@@ -246,98 +228,10 @@ class Stepper:
         oracle = self._fitted.oracle
         return jax.tree.unflatten(jax.tree.structure(oracle), _opaque(oracle.leaves()))
 
-    # ------------------------------------------------------------------ the user's batches
-
-    def _by_source(self, batch: PyTree[Any], owner: str) -> list[PyTree[Any]]:
-        """The batch of every source, once its number of examples is right."""
-        if len(self.sources) == 1:
-            batches = [batch]
-        elif not isinstance(batch, Mapping) or set(batch) != set(self.sources):
-            given = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-            raise ValueError(
-                f"{owner}: batch must be a dict with a batch for each of {', '.join(self.sources)}, got {given}"
-                if self.sources
-                else f"{owner}: batch must be None, the problem has no data; got {given}"
-            )
-        else:
-            batches = [batch[name] for name in self.sources]
-        for name, one, sizes in zip(self.sources, batches, self._sizes, strict=True):
-            found = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(one)}
-            if found != {(sum(sizes.values()),)}:
-                raise ValueError(
-                    f"{owner}: batch must have {sum(sizes.values())} examples for {name!r} ({_shares(sizes)}), "
-                    f"got arrays that start with {sorted(found)}"
-                )
-        return [jax.tree.map(jnp.asarray, one) for one in batches]
-
-    def _samples(self, batch: PyTree[Any], owner: str, wrap: type = Dataset) -> dict[str, Sample]:
-        """A batch split over the method's samples, in the order of their names."""
-        batches = self._by_source(batch, owner)
-        sources = self._fitted.oracle.sources
-        parts = [dict(_split(one, sizes)) for one, sizes in zip(batches, self._sizes, strict=True)]
-        roles = sorted(self.method.roles(self._fitted.oracle))
-        return {
-            role: tuple(
-                Given(part[role]) if isinstance(source, wrap) else part[role]
-                for source, part in zip(sources, parts, strict=True)
-            )
-            for role in roles
-        }
-
-    def _first_batch(self, batch: PyTree[Any]) -> tuple[Oracle, dict[str, Sample]]:
-        """The oracle that constants are estimated with, which draws from the batch where there is no other data."""
-        oracle, samples = self._oracle(), self._samples(batch, "Stepper.init", wrap=Dataset | Batches)  # pyright: ignore
-        if not self.problem.needs_batches:
-            return oracle, samples
-        sources: list[Any] = list(oracle.sources)
-        data = list(oracle.data)
-        for i, (one, sizes) in enumerate(zip(self._by_source(batch, "Stepper.init"), self._sizes, strict=True)):
-            if isinstance(sources[i], Batches):
-                sources[i] = FirstBatch(examples_in(one), max(sizes.values()))
-                data[i] = one
-        return replace(oracle, sources=tuple(sources), data=tuple(data)), samples
-
 
 def _opaque(tree: Any) -> Any:
     """The same numbers, as unknown to the compiler as arguments are, so that no constant is folded and rounded anew."""
     return jax.lax.optimization_barrier(tree)
-
-
-def source_names(problem: Problem) -> tuple[str, ...]:
-    """A name for every source: 'objective', or the first constraint that uses it."""
-    terms = [("objective", problem.data), *((c.name, c.data) for c in problem.constraints)]
-    return tuple(next(name for name, data in terms if data is source) for source in problem.sources)
-
-
-def _sample_sizes(oracle: Oracle, method: Method) -> list[dict[str, int]]:
-    """For every source the number of examples of each of the method's samples; `Batches` are shared out evenly."""
-    roles = method.roles(oracle)
-    found = []
-    for source in oracle.sources:
-        each = source.batch_size
-        if isinstance(source, Batches):
-            fixed = sum(size for size in roles.values() if size is not None)
-            free = sum(size is None for size in roles.values())
-            each, rest = divmod(source.batch_size - fixed, free) if free else (0, source.batch_size - fixed)
-            if rest or (free and each < 1):
-                expected = f"{fixed} examples" if not free else f"{fixed or free} examples and then multiples of {free}"
-                raise ValueError(
-                    f"Stepper: {type(method).__name__} splits a batch over {len(roles)} samples "
-                    f"({', '.join(sorted(roles))}) and takes {expected}; Batches has {source.batch_size}"
-                )
-        found.append({role: each if roles[role] is None else roles[role] for role in sorted(roles)})
-    return found
-
-
-def _shares(sizes: dict[str, int]) -> str:
-    return " + ".join(f"{size} for {role}" for role, size in sizes.items())
-
-
-def _split(batch: PyTree[Array], sizes: dict[str, int]) -> Iterator[tuple[str, PyTree[Array]]]:
-    first = 0
-    for role, size in sizes.items():
-        yield role, jax.tree.map(lambda a, first=first, size=size: a[first : first + size], batch)
-        first += size
 
 
 def _inside(oracle: Oracle, x: Float[Array, " n"]) -> Float[Array, " n"]:
