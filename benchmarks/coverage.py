@@ -1,13 +1,14 @@
-"""How often the intervals of a certificate hold the truth, and how wide they are.
+"""Coverage and width of the intervals of a certificate.
 
-Every case asks `tightrope.certify` for a 95% certificate many times, on fresh samples, and compares with numbers known in
-closed form. Widths are those of the first constraint, divided by that of one interval of the central limit theorem with the
-true variance, the same confidence and the same number of samples, not corrected for asking several questions at once.
+Every case computes many 95% certificates with `tightrope.certify`, on fresh samples, and compares them with exact values.
+Widths are those of the first constraint, divided by the width of a single interval by the central limit theorem with the true
+variance, the same confidence and the same number of samples, without a correction for several intervals.
 
-- values: one, three or ten constraints whose samples are bounded (with `sample_range`: bounds) or Gaussian (asymptotic).
-- heavy tails: the same without a range; nothing is promised there, it is measured.
+- values: one, three or ten constraints with bounded samples (with a `sample_range`: guaranteed intervals) or Gaussian samples
+  (asymptotic intervals).
+- heavy tails: the same without a range; no coverage is guaranteed there, only measured.
 - points: objective, violation, stationarity and complementarity of a problem with samples in objective, constraint and
-  Jacobian, at points of all kinds; the truth is the certificate of the problem with its expectations written out.
+  Jacobian, at several points; the exact values are those of the certificate of the problem with its expectations.
 
 Run: python benchmarks/coverage.py [--repeats 1000] [--samples 16384] [--out coverage.json]
 """
@@ -30,11 +31,11 @@ from scipy.special import ndtri
 import tightrope as tr
 
 OFFSET = 0.05
-"""How far targets are from the mean, in standard deviations: violations are not zero, so both ends of intervals matter."""
+"""Distance of targets from the mean, in standard deviations: violations are not zero, so both ends of intervals matter."""
 
 
 class Law(NamedTuple):
-    """A distribution: its sampler, mean, standard deviation, and range where it has one."""
+    """A distribution: its sampler, mean, standard deviation, and range if it is bounded."""
 
     draw: Callable[[Any, tuple[int, ...]], Any]
     mean: float
@@ -67,7 +68,7 @@ def lognormal(sigma: float) -> Law:
 
 
 def pareto(a: float) -> Law:
-    """With mean a / (a − 1); where there is no variance, 1 stands in for the standard deviation."""
+    """Mean a / (a − 1); without a variance, 1 replaces the standard deviation."""
     deviation = (a / (a - 2)) ** 0.5 / (a - 1) if a > 2 else 1.0
     return Law(lambda k, s: jax.random.pareto(k, a, s), a / (a - 1), deviation)
 
@@ -99,7 +100,7 @@ HEAVY = {
 
 
 def values_problem(law: Law, count: int) -> tr.Problem:
-    """`count` equations E ξ_i = target, each missed by OFFSET standard deviations."""
+    """`count` equations E ξ_i = target, each violated by OFFSET standard deviations."""
     data = tr.Sampler(lambda key, n: law.draw(key, (n, count)), batch_size=16)
     target = law.mean - OFFSET * law.deviation
 
@@ -162,7 +163,7 @@ def points_problem(size: int, noisy: bool, domain: tr.domains.Domain | None) -> 
 
 
 def points(plain: tr.Problem, size: int) -> dict[str, Any]:
-    """The solution of the problem, and points around it, in its set."""
+    """The solution of the problem and other points in its set."""
     solution = tr.solve(plain, jnp.zeros(size), tr.methods.GradientDescentAscent(), steps=20_000).x
     step = jnp.asarray(np.random.default_rng(0).normal(size=size) / size**0.5, jnp.float32)
     return {

@@ -1,9 +1,10 @@
-"""What the loop costs: `result.seconds` against a hand-written JAX loop of the same method on the same draws.
+"""The overhead of the loop: `result.seconds` against a hand-written JAX loop of the same method on the same draws.
 
-Both run in one process, interleaved, on one core (on two the scheduler alone moves either by 40%), and the ratio is that of
-the fastest runs. The hand-written loop makes its draws in
-blocks too (key by key inside the step they cost as much as the gradient) and keeps nothing but what the method needs; the
-bare oracle loop does the same gradients and nothing else. Run: python benchmarks/overhead.py [--out overhead.json]
+Both run in one process, alternating, on one core (on two cores scheduling alone changes times by 40%), and the ratio is that of
+the fastest runs. The hand-written loop also draws in blocks (drawing key by key inside a step costs as much as the gradient)
+and keeps only what the method needs; the bare oracle loop computes the same gradients and nothing else.
+
+Run: python benchmarks/overhead.py [--out overhead.json]
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from tightrope.runs.loop import BLOCK
 PENALTY, STEP_SIZE, RADIUS = 1.0, 0.1, 10.0
 
 
-def data_of(rows: int, columns: int) -> dict[str, np.ndarray]:
+def data_of(examples: int, features: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, columns)).astype(np.float32) / np.sqrt(columns)
-    y = np.sign(x @ rng.normal(size=columns) + 0.1 * rng.normal(size=rows)).astype(np.float32)
+    x = rng.normal(size=(examples, features)).astype(np.float32) / np.sqrt(features)
+    y = np.sign(x @ rng.normal(size=features) + 0.1 * rng.normal(size=examples)).astype(np.float32)
     return {"x": x, "y": y}
 
 
@@ -46,21 +47,21 @@ def sphere_problem(data: tr.Dataset) -> tr.Problem:
     return tr.Problem(loss, tr.equals(norm, 1.0), data=data)
 
 
-def draws(key: Any, first: Any, rows: int, batch: int) -> Any:
-    """The same index rows as the library's: from fold_in(seed, k), for a block of steps at once."""
+def draws(key: Any, first: Any, examples: int, batch: int) -> Any:
+    """The same indices as the library's, from fold_in(seed, k), for a block of steps at once."""
 
     def one(k: Any) -> Any:
         keys = jax.random.split(jax.random.fold_in(key, k), 2)
         words = jax.random.bits(jax.random.split(keys[0], 1)[0], (batch,), "uint32")
-        return (words % np.uint32(rows)).astype(jnp.int32), jax.random.uniform(keys[1])
+        return (words % np.uint32(examples)).astype(jnp.int32), jax.random.uniform(keys[1])
 
     return jax.vmap(one)(first + jnp.arange(BLOCK))
 
 
 def hand_written(arrays: dict[str, np.ndarray], batch: int, steps: int) -> Callable[[], Any]:
-    """Truncated recursive momentum (θ unknown) written out, with its sampled output, for f = loss and c = ‖w‖² − 1."""
+    """Truncated recursive momentum (θ unknown) with its sampled output, written out for f = loss and c = ‖w‖² − 1."""
     data = jax.tree.map(jnp.asarray, arrays)
-    rows, columns = arrays["x"].shape
+    examples, features = arrays["x"].shape
 
     def gradient(w: Any, index: Any) -> Any:
         return jax.grad(loss)(w, jax.tree.map(lambda a: a[index], data))
@@ -87,25 +88,25 @@ def hand_written(arrays: dict[str, np.ndarray], batch: int, steps: int) -> Calla
 
         def block(carry: Any) -> Any:
             first = carry[4] // BLOCK * BLOCK
-            drawn, end = draws(key, first, rows, batch), jnp.minimum(steps + 1, first + BLOCK)
+            drawn, end = draws(key, first, examples, batch), jnp.minimum(steps + 1, first + BLOCK)
             return jax.lax.while_loop(lambda c: c[4] < end, lambda c: one(c, drawn, first), carry)
 
-        start = truncate(gradient(w, draws(key, 0, rows, batch)[0][0]))
+        start = truncate(gradient(w, draws(key, 0, examples, batch)[0][0]))
         carry = w, start, w, jnp.zeros((), w.dtype), jnp.int32(1)
         return jax.lax.while_loop(lambda c: c[4] <= steps, block, carry)
 
-    w0, key = jnp.full(columns, 0.5 / np.sqrt(columns), jnp.float32), jax.random.key(0)
+    w0, key = jnp.full(features, 0.5 / np.sqrt(features), jnp.float32), jax.random.key(0)
     return lambda: run(w0, key, np.int32(steps))
 
 
 def bare(arrays: dict[str, np.ndarray], batch: int, steps: int) -> Callable[[], Any]:
-    """The oracle calls of such a step and nothing else: two gradients on one batch, one constraint and its gradient."""
+    """The oracle calls of such a step and nothing else: two gradients on one batch, a constraint value and its gradient."""
     data = jax.tree.map(jnp.asarray, arrays)
-    rows, columns = arrays["x"].shape
+    examples, features = arrays["x"].shape
 
     @jax.jit
     def run(w: Any, key: Any, steps: Any) -> Any:
-        index = draws(key, 0, rows, batch)[0]
+        index = draws(key, 0, examples, batch)[0]
 
         def one(k: Any, w: Any) -> Any:
             sample = jax.tree.map(lambda a: a[jax.lax.dynamic_index_in_dim(index, k % BLOCK, keepdims=False)], data)
@@ -114,7 +115,7 @@ def bare(arrays: dict[str, np.ndarray], batch: int, steps: int) -> Callable[[], 
 
         return jax.lax.fori_loop(0, steps, one, w)
 
-    w0, key = jnp.full(columns, 0.5 / np.sqrt(columns), jnp.float32), jax.random.key(0)
+    w0, key = jnp.full(features, 0.5 / np.sqrt(features), jnp.float32), jax.random.key(0)
     return lambda: run(w0, key, np.int32(steps))
 
 
@@ -124,12 +125,12 @@ def timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def compare(rows: int, columns: int, batch: int, steps: int, repeats: int, record: int | None) -> dict[str, Any]:
-    """The ratio of minima over interleaved runs."""
-    arrays = data_of(rows, columns)
+def compare(examples: int, features: int, batch: int, steps: int, repeats: int, record: int | None) -> dict[str, Any]:
+    """The ratio of the fastest of alternating runs."""
+    arrays = data_of(examples, features)
     problem = sphere_problem(tr.Dataset(arrays, batch_size=batch))
     method = tr.methods.TruncatedMomentum(step_size=STEP_SIZE, penalty=PENALTY, gradient_radius=RADIUS)
-    x0 = jnp.full(columns, 0.5 / np.sqrt(columns), jnp.float32)
+    x0 = jnp.full(features, 0.5 / np.sqrt(features), jnp.float32)
     written, oracle = hand_written(arrays, batch, steps), bare(arrays, batch, steps)
     ours = lambda: tr.solve(problem, x0, method, steps=steps, record=record, progress=False)  # noqa: E731
     last, by_hand = ours(), jax.block_until_ready(written())
@@ -141,11 +142,11 @@ def compare(rows: int, columns: int, batch: int, steps: int, repeats: int, recor
         times["bare oracle"].append(timed(oracle))
     best = {name: min(values) for name, values in times.items()}
     return {
-        "columns": columns,
+        "features": features,
         "batch": batch,
         "steps": steps,
         "records": len(last.history),
-        "microseconds a step": {name: 1e6 * value / steps for name, value in best.items()},
+        "microseconds per step": {name: 1e6 * value / steps for name, value in best.items()},
         "ratio to hand-written": best["tightrope"] / best["hand-written"],
         "ratio to bare oracle": best["tightrope"] / best["bare oracle"],
         "largest difference of last iterates": agree,
