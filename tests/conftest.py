@@ -47,8 +47,8 @@ def pytest_collection_modifyitems(config, items):
                 raise pytest.UsageError(f"{path.name}::{test}: by_default names no case by {sorted(unknown)}")
 
 
-WORKER_OF_A_PART = {"test_methods.py": "-", "test_known_solutions.py": "]"}
-"""Files whose tests are spread over the workers: by method, or by case."""
+SPREAD = ("test_methods.py", "test_known_solutions.py")
+"""Files whose tests are spread over the workers: by method, or by problem."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,12 +56,12 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
     class BySharedPrograms(LoadScopeScheduling):
-        """Send tests that share compiled programs to one worker: those of a file, or of a part of the files above."""
+        """Send tests that share compiled programs to one worker: those of a file, or of a method or problem."""
 
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
-            end = WORKER_OF_A_PART.get(file.rpartition("/")[2])
-            return test.partition("[")[2].partition(end)[0] if end and "[" in test else file
+            case = test.partition("[")[2]
+            return case.partition("-")[0] if case and file.endswith(SPREAD) else file
 
     return BySharedPrograms(config, log)
 

@@ -71,7 +71,7 @@ def test_the_contract(name, check):
         check(method)
 
 
-@pytest.mark.by_default("GradientDescentAscent-every kind", "TruncatedMomentum-every kind")
+@pytest.mark.by_default("GradientDescentAscent-every kind")
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"{name}-every kind") for name in METHODS])
 def test_it_runs_on_every_kind_of_problem_that_it_takes(name):
     check_runs(tr.methods.by_name(name))

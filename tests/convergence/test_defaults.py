@@ -47,7 +47,7 @@ def solved(**units):
     return tr.solve(problem, x0, steps=150, seed=1)
 
 
-@pytest.mark.by_default("x-10000.0", "line-0.0001")
+@pytest.mark.by_default("x-10000.0")
 @pytest.mark.parametrize("factor", [1e-4, 1e4])
 @pytest.mark.parametrize("unit", ["objective", "circle", "line", "x"])
 def test_units_do_not_matter(unit, factor, usual):
