@@ -52,7 +52,7 @@ def problem_of(kind):
     return constrained(*CASES[kind][0])
 
 
-@pytest.mark.by_default("mixed-*", "*-SwitchingSubgradient", "vector-*", "between, lower end-*")
+@pytest.mark.by_default("mixed-*", "*-SwitchingSubgradient")
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.parametrize("kind", sorted(CASES))
 def test_x_violation_and_multipliers_are_those_of_the_original(kind, name):
