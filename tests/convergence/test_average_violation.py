@@ -35,6 +35,7 @@ def interval(values):
     return values.mean(), 1.96 * values.std(ddof=1) / np.sqrt(len(values))
 
 
+@pytest.mark.by_default("ConservativeSaddle", "ConservativeFrankWolfe")
 @pytest.mark.parametrize("name", ["ConservativeSaddle", "ConservativeSaddle any time", "ConservativeFrankWolfe"])
 def test_the_average_violation_is_at_most_zero_up_to_its_confidence_interval(name):
     mean, half_width = interval(averages(name)[0])

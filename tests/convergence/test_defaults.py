@@ -99,6 +99,7 @@ def test_constraints_a_million_away_are_met():
     assert result.certificate.verdict == "feasible"
 
 
+@pytest.mark.by_default("exponentials")
 @pytest.mark.parametrize(
     "rows",
     [lambda x: jnp.stack([x[0] - x[1], x[0] - x[1] + 1.0]), lambda x: jnp.exp(x[0]) + jnp.exp(-x[0])],

@@ -160,6 +160,7 @@ def test_demo_prints_a_table_and_draws(tmp_path):
     assert (tmp_path / "new" / "folder" / "demo.png").read_bytes()[1:4] == b"PNG"
 
 
+@pytest.mark.full
 def test_demo_shows_that_the_constraint_works():
     demo = demo_problem.run()
     without, within = demo.test["unconstrained"], demo.test["constrained"]
@@ -300,6 +301,7 @@ def test_the_boundary_of_the_demo_is_where_the_score_is_zero(weights):
 # ---------------------------------------------------------------------- compare and reproduce
 
 
+@pytest.mark.full
 def test_compare_runs_on_the_first_problem_of_the_readme(tmp_path):
     code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[1]
     (tmp_path / "my_file.py").write_text(code.replace("steps=2_000", "steps=10"))

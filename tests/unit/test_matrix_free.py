@@ -385,6 +385,7 @@ def best_control():
     return found.fun, found.x
 
 
+@pytest.mark.full
 def test_six_hundred_constraint_values_are_solved_by_products():
     result = tr.solve(control_problem(), jnp.zeros(2 * STAGES), steps=200)
     value, control = best_control()
