@@ -1,4 +1,4 @@
-"""The damped limited-memory metric against dense BFGS matrices built pair by pair in NumPy."""
+"""The damped L-BFGS matrix against dense BFGS matrices built pair by pair in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tightrope.methods.adaptive_penalty.quasi_newton import Metric, Pairs, metric, no_pairs, with_pair
+from tightrope.methods.adaptive_penalty.quasi_newton import InverseHessian, LBFGSMemory
 
 SIZE, ROOM, START = 6, 4, 2.0
 DAMPINGS = [1e-8, 1e-2, 1.0, 1e3, 1e8]
 
-add, build = jax.jit(with_pair), jax.jit(metric)
+add, build = jax.jit(LBFGSMemory.add), jax.jit(LBFGSMemory.inverse)
 inner, times = jax.jit(lambda m, a: m.inner(a, a @ a.T)), jax.jit(lambda m, *a: m.times(*a))
 
 Kept = list[tuple[np.ndarray, np.ndarray]]
@@ -22,7 +22,7 @@ Kept = list[tuple[np.ndarray, np.ndarray]]
 
 
 def learned(pairs: Kept, room: int = ROOM) -> tuple[Kept, float]:
-    """The last pairs, steps at length one, changes lifted where they are not along them; and δ."""
+    """The last pairs, steps at length one, changes lifted to a cosine of 0.1; and δ."""
     kept, delta = [], START
     for step, change in pairs:
         with np.errstate(over="ignore"):
@@ -47,15 +47,15 @@ def bfgs(kept: Kept, delta: float, damping: float, n: int = SIZE) -> np.ndarray:
     return M
 
 
-def dense(m: Metric) -> np.ndarray:
+def dense(m: InverseHessian) -> np.ndarray:
     """M⁻¹ as the library represents it."""
-    rows = np.roll(np.asarray(m.rows, float), -int(m.next), axis=1).reshape(len(m.core), -1)
-    return float(m.scale) * np.eye(rows.shape[1]) + rows.T @ np.asarray(m.core, float) @ rows
+    vectors = np.roll(np.asarray(m.vectors, float), -int(m.oldest), axis=1).reshape(len(m.core), -1)
+    return float(m.scale) * np.eye(vectors.shape[1]) + vectors.T @ np.asarray(m.core, float) @ vectors
 
 
-def collected(pairs: Kept, dtype: str = "float64", room: int = ROOM) -> Pairs:
-    """What the library keeps; to be called in its precision."""
-    found = no_pairs(room, jnp.zeros(len(pairs[0][0]) if pairs else SIZE, dtype), jnp.asarray(START, dtype))
+def collected(pairs: Kept, dtype: str = "float64", room: int = ROOM) -> LBFGSMemory:
+    """The library's memory; to be called in its precision."""
+    found = LBFGSMemory.empty(room, jnp.zeros(len(pairs[0][0]) if pairs else SIZE, dtype), jnp.asarray(START, dtype))
     for step, change in pairs:
         found = add(found, jnp.asarray(step, dtype), jnp.asarray(change, dtype))
     return found
@@ -98,7 +98,7 @@ def test_in_single_precision_it_is_as_good_as_rounding_allows():
         kept, delta = learned(pairs)
         for damping in DAMPINGS:
             m = build(collected(pairs, "float32"), jnp.float32(damping))
-            assert m.core.dtype == m.rows.dtype == m.scale.dtype == jnp.float32
+            assert m.core.dtype == m.vectors.dtype == m.scale.dtype == jnp.float32
             close(dense(m), np.linalg.inv(bfgs(kept, delta, damping)), 1e-4)
 
 
@@ -146,16 +146,16 @@ def test_products_are_those_with_the_dense_inverse():
             pairs = random_pairs(rng, count)
             m = build(collected(pairs), jnp.asarray(0.3))
             inverse = np.linalg.inv(bfgs(*learned(pairs), 0.3))
-            products, seen = inner(m, jnp.asarray(vectors))
+            products, with_pairs = inner(m, jnp.asarray(vectors))
             close(np.asarray(products), vectors @ inverse @ vectors.T, 1e-9)
             close(
-                np.asarray(times(m, jnp.asarray(weights), jnp.asarray(vectors), seen)),
+                np.asarray(times(m, jnp.asarray(weights), jnp.asarray(vectors), with_pairs)),
                 inverse @ (weights @ vectors),
                 1e-9,
             )
 
 
-def bent(kind: str, step: np.ndarray, change: np.ndarray, last: tuple[np.ndarray, np.ndarray]) -> tuple:
+def odd_pair(kind: str, step: np.ndarray, change: np.ndarray, last: tuple[np.ndarray, np.ndarray]) -> tuple:
     """A pair of this kind made of a step and a change."""
     with np.errstate(over="ignore"):
         return {
@@ -181,20 +181,20 @@ def bent(kind: str, step: np.ndarray, change: np.ndarray, last: tuple[np.ndarray
     damping=st.floats(-6.0, 6.0),
 )
 def test_it_is_positive_definite_whatever_the_pairs(kinds, random, damping):
-    """Negative curvature, pairs given twice or contradicting each other, no step, no change, numbers that are not finite.
+    """Negative curvature, pairs that repeat or contradict each other, no step, no change, numbers that are not finite.
 
-    So it is in exact arithmetic. In double precision it is where the condition is below 1e12.
+    This holds in exact arithmetic, and in double precision where the condition number is below 1e12.
     """
     pairs = random_pairs(np.random.default_rng(random), len(kinds) + 1)
     for i, kind in enumerate(kinds, 1):
-        pairs[i] = bent(kind, *pairs[i], pairs[i - 1])
+        pairs[i] = odd_pair(kind, *pairs[i], pairs[i - 1])
     kept, delta = learned(pairs)
     damping = delta * 10.0**damping
     with jax.enable_x64(True):
         found = collected(pairs)
         inverse = dense(build(found, jnp.asarray(damping)))
     np.testing.assert_allclose(found.curvature, delta, rtol=1e-9)
-    assert int(found.next) == len(learned(pairs, room=len(pairs))[0]) % ROOM
+    assert int(found.oldest) == len(learned(pairs, room=len(pairs))[0]) % ROOM
     values, expected = np.linalg.eigvalsh(inverse), np.linalg.eigvalsh(bfgs(kept, delta, damping))
     assert values[0] > -1e-12 * values[-1]
     if expected[-1] < 1e12 * expected[0]:
@@ -234,7 +234,7 @@ def test_a_step_without_a_change_halves_the_curvature_and_nothing_else():
     before = collected(random_pairs(rng, 3), "float32")
     after = add(before, jnp.asarray(rng.normal(size=SIZE), jnp.float32), jnp.zeros(SIZE, jnp.float32))
     assert float(after.curvature) == 0.5 * float(before.curvature)
-    for name in ("rows", "products", "next"):
+    for name in ("vectors", "products", "oldest"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
 
 
@@ -252,8 +252,8 @@ def test_negative_curvature_is_lifted_to_a_small_positive_one():
     step, change = np.eye(SIZE)[0], np.array([-3.0, 4.0, 0, 0, 0, 0])
     with jax.enable_x64(True):
         pairs = collected([(2 * step, 2 * change)])
-    np.testing.assert_allclose(pairs.rows[0, 0], step)
-    np.testing.assert_allclose(pairs.rows[1, 0], [0.5, 4.0, 0, 0, 0, 0])
+    np.testing.assert_allclose(pairs.vectors[0, 0], step)
+    np.testing.assert_allclose(pairs.vectors[1, 0], [0.5, 4.0, 0, 0, 0, 0])
     np.testing.assert_allclose(pairs.curvature, 16.25 / 0.5)
 
 
@@ -266,8 +266,8 @@ def test_pairs_cut_down_to_a_face_count_where_enough_of_them_is_left():
         both = [kept[0], (unit[0], cosine * unit[0] + np.sqrt(1 - cosine**2) * unit[1]), kept[1]]
         with jax.enable_x64(True):
             steps, changes = (jnp.asarray(np.stack([*part, np.zeros(SIZE)])) for part in zip(*both, strict=True))
-            room = no_pairs(ROOM, steps[0], jnp.asarray(delta))._replace(next=jnp.int32(3))
-            m = build(room.of(jnp.stack([steps, changes])), jnp.asarray(0.0))
-            none = build(room.of(jnp.stack([0 * steps, changes])), jnp.asarray(0.5))
+            room = LBFGSMemory.empty(ROOM, steps[0], jnp.asarray(delta))._replace(oldest=jnp.int32(3))
+            m = build(room.with_vectors(jnp.stack([steps, changes])), jnp.asarray(0.0))
+            none = build(room.with_vectors(jnp.stack([0 * steps, changes])), jnp.asarray(0.5))
         close(dense(m), np.linalg.inv(bfgs(both if counts else kept, delta, 0.0)), 1e-9)
         close(dense(none), np.eye(SIZE) / (delta + 0.5), 1e-15)
