@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint pytest bench reproduce full lock clean
+.PHONY: demo test lint pytest pytest-full bench reproduce full lock clean
 demo: $(VENV)/.installed
 	$(BIN)/tightrope demo
 
@@ -35,9 +35,12 @@ $(EXPERIMENTS): $(VENV)/.installed
 
 reproduce: $(EXPERIMENTS)
 
-# Everything: all tests, also those marked full (every method on every problem that it takes), benchmarks, experiments.
-full: lint bench reproduce
+# All tests, including those marked full: every method on every problem that it takes, and so on.
+pytest-full: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 -m "full or not full"
+
+# Everything at full size: hours.
+full: lint pytest-full bench reproduce
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tightrope needs Python 3.11 or newer, this is %s" % sys.version.split()[0])'
