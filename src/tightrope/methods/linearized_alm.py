@@ -62,7 +62,7 @@ class LinearizedALM(Method):
         >>> import jax.numpy as jnp, numpy as np, tightrope as tr
         >>> problem = tr.Problem(lambda x: jnp.sum((x - 2.0) ** 2), tr.affine(np.ones((1, 2)), [1.0], name="budget"))
         >>> result = tr.solve(problem, jnp.zeros(2), tr.methods.LinearizedALM(), steps=2000)
-        >>> round(float(result.multipliers["budget"]), 2)
+        >>> round(float(result.multipliers["budget"][0]), 2)
         3.0
     """
 
