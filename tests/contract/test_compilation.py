@@ -6,7 +6,6 @@ import gc
 import time
 import weakref
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
