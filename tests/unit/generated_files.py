@@ -6,16 +6,21 @@ import csv
 import gzip
 import hashlib
 import io
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tightrope.datasets import SOURCES
 from tightrope.datasets.prepare import ADULT_COLUMNS, COMPAS_COLUMNS
 
 EXAMPLES = 120
+REAL = os.environ.get("TIGHTROPE_DATA")
+"""The folder with the real files."""
+needs_real_files = pytest.mark.skipif(not REAL, reason="TIGHTROPE_DATA names no folder with the real files")
 
 JOBS = (
     "admin. blue-collar entrepreneur housemaid management retired self-employed services student technician unemployed "

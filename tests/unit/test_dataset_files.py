@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import http.server
-import os
 import sys
 import threading
 import zipfile
@@ -14,14 +13,12 @@ from pathlib import Path
 import generated_files as generated
 import numpy as np
 import pytest
+from generated_files import REAL, needs_real_files
 
 from tightrope import datasets
 from tightrope.datasets import SOURCES
 from tightrope.datasets.files import content
 from tightrope.datasets.prepare import without_names
-
-REAL = os.environ.get("TIGHTROPE_DATA")
-needs_real_files = pytest.mark.skipif(not REAL, reason="TIGHTROPE_DATA names no folder with the real files")
 
 
 @pytest.fixture

@@ -5,19 +5,16 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 from pathlib import Path
 
 import generated_files as generated
 import numpy as np
 import pytest
+from generated_files import REAL, needs_real_files
 
 import tightrope as tr
 from tightrope import datasets
 from tightrope.datasets import SOURCES
-
-REAL = os.environ.get("TIGHTROPE_DATA")
-needs_real_files = pytest.mark.skipif(not REAL, reason="TIGHTROPE_DATA names no folder with the real files")
 
 
 @pytest.fixture

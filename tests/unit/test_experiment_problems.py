@@ -1,12 +1,12 @@
 """The problems of five experiments against NumPy. Tests on real files need TIGHTROPE_DATA."""
 
 import math
-import os
 
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from generated_files import needs_real_files
 from scipy.stats import multivariate_normal
 
 from tightrope.experiments.exact_penalty_bank import config as bank_config
@@ -23,9 +23,6 @@ from tightrope.experiments.matrix_completion.claims import falls
 from tightrope.methods import ExactPenalty, InexactALM
 from tightrope.problems.checks import check_functions
 from tightrope.problems.parameters import Parameters
-
-needs_data = pytest.mark.skipif(not os.environ.get("TIGHTROPE_DATA"), reason="TIGHTROPE_DATA is not set")
-
 
 # ---------------------------------------------------------------------- exact-penalty-bank and -loan
 
@@ -81,7 +78,7 @@ def test_metrics_are_loss_violation_and_residual_of_least_squares_multipliers(fe
 
 
 @pytest.mark.by_default("bank-full-81")
-@needs_data
+@needs_real_files
 @pytest.mark.parametrize(("name", "n"), [("bank-full", 81), ("loan", 137)])
 def test_there_are_eleven_constraints_and_the_stated_number_of_features(name, n):
     problem, x0 = bank.make(name)
@@ -162,7 +159,7 @@ def test_the_p_rule_is_100_where_nobody_or_everybody_is_chosen(people):
     assert adult.p_rule(np.zeros(4), people) == 100.0
 
 
-@needs_data
+@needs_real_files
 def test_adult_is_split_as_in_the_paper():
     train, test = adult.parts()
     assert len(train["y"]) == 28_350

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from functools import cache
 
 import generated_files as generated
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from generated_files import needs_real_files
 from jax.flatten_util import ravel_pytree
 
 import tightrope as tr
@@ -19,10 +19,6 @@ from tightrope.zoo import learning
 
 NAMES = tuple(learning.available())
 STATED = tuple(name for name in NAMES if "network" not in name)
-
-needs_real_files = pytest.mark.skipif(
-    not os.environ.get("TIGHTROPE_DATA"), reason="TIGHTROPE_DATA names no folder with the real files"
-)
 
 
 @pytest.fixture

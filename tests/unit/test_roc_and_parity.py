@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import cvxpy as cp
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from generated_files import needs_real_files
 
 import tightrope as tr
 from tightrope.experiments.base import available
@@ -192,7 +192,7 @@ def test_the_parity_problem_starts_at_0_or_at_the_halved_erm_solution(monkeypatc
 
 
 @pytest.mark.by_default("a9a")
-@pytest.mark.skipif(not os.environ.get("TIGHTROPE_DATA"), reason="TIGHTROPE_DATA is not set")
+@needs_real_files
 @pytest.mark.parametrize("label", config.DATA)
 def test_the_stored_moduli_are_those_of_the_data(label):
     split = problem.split_data(config.DATA[label], config.EXAMPLES)

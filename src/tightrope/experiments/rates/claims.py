@@ -9,6 +9,7 @@ import numpy as np
 
 from ...methods import ConservativeSaddle
 from ..base import Check
+from ..entries import one_line
 from . import config, problems
 from .measure import slope
 
@@ -40,7 +41,7 @@ def slope_check(claim: str, measured: float, rate: float, about: str) -> Check:
 
 def _settings_of(rate: config.Rate, frame: pd.DataFrame, steps: Any) -> str:
     described = problems.describe(rate.case())
-    return settings(steps, len(set(frame["seed"])), repr(rate.method), *described.values())
+    return settings(steps, len(set(frame["seed"])), one_line(rate.method), *described.values())
 
 
 def _table(frame: pd.DataFrame, column: str) -> tuple[np.ndarray, np.ndarray]:

@@ -81,6 +81,11 @@ def alkylation(*x):
     )
 
 
+def hs80_equalities(x1, x2, x3, x4, x5):
+    """The equations of `hs80` and `hs81`."""
+    return x1**2 + x2**2 + x3**2 + x4**2 + x5**2 - 10, x2 * x3 - 5 * x4 * x5, x1**3 + x2**3 + 1
+
+
 def hs104_objective(x1, x2, x3, x4, x5, x6, x7, x8):
     """The objective of `hs104`, which its last inequality keeps between 1 and 4.2."""
     return 0.4 * x1**0.67 * x7**-0.67 + 0.4 * x2**0.67 * x8**-0.67 + 10 - x1 - x2
@@ -122,11 +127,7 @@ PROGRAMS = {
     ),
     "hs80": Program(
         lambda x1, x2, x3, x4, x5: exp(x1 * x2 * x3 * x4 * x5),
-        equalities=lambda x1, x2, x3, x4, x5: (
-            x1**2 + x2**2 + x3**2 + x4**2 + x5**2 - 10,
-            x2 * x3 - 5 * x4 * x5,
-            x1**3 + x2**3 + 1,
-        ),
+        equalities=hs80_equalities,
         low=(-2.3, -2.3, -3.2, -3.2, -3.2),
         high=(2.3, 2.3, 3.2, 3.2, 3.2),
         start=(-2, 2, 2, -1, -1),
@@ -136,11 +137,7 @@ PROGRAMS = {
     ),
     "hs81": Program(
         lambda x1, x2, x3, x4, x5: exp(x1 * x2 * x3 * x4 * x5) - 0.5 * (x1**3 + x2**3 + 1) ** 2,
-        equalities=lambda x1, x2, x3, x4, x5: (
-            x1**2 + x2**2 + x3**2 + x4**2 + x5**2 - 10,
-            x2 * x3 - 5 * x4 * x5,
-            x1**3 + x2**3 + 1,
-        ),
+        equalities=hs80_equalities,
         low=(-2.3, -2.3, -3.2, -3.2, -3.2),
         high=(2.3, 2.3, 3.2, 3.2, 3.2),
         start=(-2, 2, 2, -1, -1),
