@@ -65,9 +65,9 @@ def numbers(
     owner: str, argument: str, value: Any, *, low: float = -math.inf, high: float = math.inf, closed: str = ""
 ) -> None:
     """An error unless the value is a number in this range, or an array of them (to vmap over); traced ones pass."""
-    leaf = value.dtype if isinstance(value, Tracer) else np.asarray(value).dtype
-    real = jax.numpy.issubdtype(leaf, np.floating) or np.issubdtype(leaf, np.integer)
-    if not real or isinstance(value, str):
+    array_like = isinstance(value, int | float | np.generic | np.ndarray | jax.Array) and not isinstance(value, bool)
+    dtype = jax.numpy.result_type(value) if array_like else np.dtype(bool)
+    if not (jax.numpy.issubdtype(dtype, np.floating) or jax.numpy.issubdtype(dtype, np.integer)):
         raise TypeError(f"{owner}: {argument} must be a number, got {described(value)}")
     if not isinstance(value, Tracer):
         check_range(owner, argument, value, low=low, high=high, closed=closed)

@@ -193,7 +193,7 @@ BAD = {
     "negative step size": (
         lambda: tr.methods.TruncatedMomentum(step_size=-0.1),
         ValueError,
-        ["TruncatedMomentum", "step_size", "above 0", "-0.1"],
+        ["TruncatedMomentum", "step_size", "> 0", "-0.1"],
     ),
     "infinite penalty": (lambda: tr.methods.TruncatedMomentum(penalty=np.inf), ValueError, ["penalty", "finite"]),
     "step size of wrong type": (
@@ -204,7 +204,7 @@ BAD = {
     "error bound of 2": (
         lambda: tr.methods.TruncatedMomentum(error_bound_exponent=2.0),
         ValueError,
-        ["error_bound_exponent", "below 2"],
+        ["error_bound_exponent", "< 2"],
     ),
     "unknown choice": (
         lambda: tr.methods.TruncatedMomentum(estimator="sgd"),

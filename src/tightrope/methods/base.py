@@ -9,21 +9,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from ..arguments import numbers
 from ..oracles.oracle import Oracle, Sample
 
 
 class Draw(NamedTuple):
-    """One step's randomness, a function of (seed, step) alone.
+    """The randomness of one step, a function of (seed, step) alone.
 
     Attributes:
-        samples: for each role of the method an independent sample (one entry a data source).
-        uniform: a number in [0, 1).
-        key: for what is rare; never split for what every step needs.
-        k: the step's number, from 1; 0 in `init`. It comes from the loop and is never kept in a State.
-        steps: the horizon: how many steps the run will take.
+        samples: an independent sample for each role of the method, with one entry per data source.
+        uniform: a random number in [0, 1).
+        key: a random key for rare needs; what every step needs comes from `samples` and `uniform`.
+        k: the step number, from 1; 0 in `init`. It comes from the loop and is never kept in a State.
+        steps: the horizon: the number of steps that the run will take.
     """
 
     samples: dict[str, Sample]
@@ -34,13 +34,13 @@ class Draw(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a step cost. A count that never varies is a Python int and costs nothing to add up.
+    """The cost of a step. A count that never varies is a Python int and costs nothing to add up.
 
     Attributes:
         objective_gradients: gradients of the objective.
-        constraint_values: evaluations of the constraint rows, those behind a derivative included.
+        constraint_values: evaluations of the constraint rows, including those behind a derivative.
         constraint_jacobians: linearizations of the rows: whole Jacobians, or products with one at a point.
-        samples: rows drawn and used.
+        samples: examples drawn and used.
     """
 
     objective_gradients: int | Int[Array, ""] = 0
@@ -50,15 +50,16 @@ class Info(NamedTuple):
 
 
 class Accepts(NamedTuple):
-    """Which problems a method takes, and the form it wants them in.
+    """The problems that a method accepts, and the form in which it takes their constraints.
 
     Attributes:
         equalities: 'any', 'affine' (linear and deterministic only) or 'none'.
-        inequalities: whether it takes g(x) ≤ 0.
+        inequalities: whether it accepts g(x) ≤ 0.
         stochastic: whether constraints may have data.
         form: 'native' (rows c = 0 and g ≤ 0), 'slacks' (equalities only), 'pairs' (inequalities only) or 'ranges' (low ≤ h ≤
             high).
-        needs: what it asks of the set: 'projection', 'lmo', or 'everywhere': that X is the whole space.
+        needs: what it requires of the set X: 'projection', 'lmo' (linear minimization), or 'everywhere' (X is the whole
+            space).
     """
 
     equalities: Literal["any", "affine", "none"]
@@ -69,23 +70,21 @@ class Accepts(NamedTuple):
 
 
 Hyper = Any
-"""A hyper-parameter's value: a number as the user gives it, an array once `solve` has it, None: to be estimated."""
+"""The value of a hyperparameter: the user's number, an array once a run has begun, or None if it is to be estimated."""
 
 
-def hyper(
-    default: float | None, *, low: float = 0.0, high: float = np.inf, strict: bool = True, closed: bool = False
-) -> Any:
-    """A hyper-parameter: a number above `low` (from it, unless strict) and below `high` (up to it, if closed), or None."""
-    return eqx.field(default=default, metadata={"low": low, "high": high, "strict": strict, "closed": closed})
+def hyper(default: float | None, *, low: float = 0.0, high: float = np.inf, closed: str = "") -> Any:
+    """A hyperparameter: a number between `low` and `high`, or None; `closed` has '[' or ']' for an end that is allowed."""
+    return eqx.field(default=default, metadata={"low": low, "high": high, "closed": closed})
 
 
 def choice(default: str, *options: str) -> Any:
-    """A choice among names; it is static, another one compiles another program."""
+    """A choice among names. It is static: another choice compiles another program."""
     return eqx.field(default=default, static=True, metadata={"options": options})
 
 
 class Method(eqx.Module):
-    """An algorithm: an immutable pytree of hyper-parameters with `init`, `step` and `output`.
+    """An algorithm: an immutable pytree of hyperparameters with `init`, `step` and `output`.
 
     A subclass declares `accepts`, `reference`, `guarantee` and `cost`; its State has a field `x`, the current iterate.
     """
@@ -94,7 +93,7 @@ class Method(eqx.Module):
     reference: ClassVar[str]
     """Paper and equation."""
     guarantee: ClassVar[str]
-    """What is proved, at which rate."""
+    """What is proved, and the rate."""
     cost: ClassVar[str]
     """Oracle calls of one step."""
 
@@ -115,14 +114,14 @@ class Method(eqx.Module):
         return None
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        """This method with each hyper-parameter that is None estimated from samples at the start.
+        """This method with the hyperparameters that are None estimated from samples at the start.
 
         What is estimated and not used is not computed: the compiler drops it.
         """
         return self
 
     def with_defaults(self, **guesses: Any) -> Self:
-        """This method with these values for those of the hyper-parameters that are None; what was given stays."""
+        """This method with these values for the hyperparameters that are None; the user's own stay."""
         return replace(self, **{name: guess for name, guess in guesses.items() if getattr(self, name) is None})
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> Any:
@@ -134,7 +133,7 @@ class Method(eqx.Module):
         raise NotImplementedError
 
     def output(self, state: Any) -> Float[Array, " n"]:
-        """The point that the method's theorem speaks of."""
+        """The point that the method's theorem covers."""
         return state.x
 
     def multipliers(self, state: Any) -> Float[Array, " rows"] | None:
@@ -157,20 +156,8 @@ class Method(eqx.Module):
             value, owner = getattr(self, spec.name), type(self).__name__
             if "options" in spec.metadata and value not in spec.metadata["options"]:
                 raise ValueError(f"{owner}: {spec.name} must be one of {spec.metadata['options']}, got {value!r}")
-            if "low" in spec.metadata:
-                _check_number(owner, spec.name, value, **spec.metadata)
-
-
-def _check_number(owner: str, name: str, value: Any, low: float, high: float, strict: bool, closed: bool) -> None:
-    if value is None or isinstance(value, Tracer):
-        return
-    if isinstance(value, bool) or not eqx.is_array_like(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
-        raise TypeError(f"{owner}: {name} must be a number, got {value!r} ({type(value).__name__})")
-    number = np.asarray(value)
-    above, below = number > low if strict else number >= low, number <= high if closed else number < high
-    if not (above & below).all():
-        limit = "a finite number" if high == np.inf else f"a number {'up to' if closed else 'below'} {high:g}"
-        raise ValueError(f"{owner}: {name} must be {limit} {'above' if strict else 'from'} {low:g}, got {value}")
+            if "low" in spec.metadata and value is not None:
+                numbers(owner, spec.name, value, **spec.metadata)
 
 
 def as_arrays(method: Method, dtype: Any) -> Method:
@@ -178,11 +165,11 @@ def as_arrays(method: Method, dtype: Any) -> Method:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), method)
 
 
-def constants(asked: Method, filled: Method) -> dict[str, float]:
-    """The hyper-parameters that were estimated: None in `asked`, a number in `filled`; those of a method inside too."""
+def constants(given: Method, used: Method) -> dict[str, float]:
+    """The hyperparameters that were estimated, including those of an inner method: None in `given`, a number in `used`."""
     found: dict[str, float] = {}
-    for spec in fields(asked):  # pyright: ignore[reportArgumentType]
-        before, after = getattr(asked, spec.name), getattr(filled, spec.name)
+    for spec in fields(given):  # pyright: ignore[reportArgumentType]
+        before, after = getattr(given, spec.name), getattr(used, spec.name)
         if isinstance(before, Method):
             found |= {f"{spec.name}.{name}": value for name, value in constants(before, after).items()}
         elif before is None and eqx.is_array(after):

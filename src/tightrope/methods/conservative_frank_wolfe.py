@@ -80,8 +80,8 @@ class ConservativeFrankWolfe(Method):
 
     step_size: Hyper = hyper(None)
     momentum: Hyper = hyper(1.0)
-    tightening: Hyper = hyper(None, strict=False)
-    regularization: Hyper = hyper(None, strict=False)
+    tightening: Hyper = hyper(None, closed="[")
+    regularization: Hyper = hyper(None, closed="[")
     tightening_rate: str = choice("theory", "theory", "experiment")
 
     accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="lmo")

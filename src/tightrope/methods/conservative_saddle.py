@@ -76,8 +76,8 @@ class ConservativeSaddle(Method):
     """
 
     step_size: Hyper = hyper(None)
-    tightening: Hyper = hyper(None, strict=False)
-    regularization: Hyper = hyper(None, strict=False)
+    tightening: Hyper = hyper(None, closed="[")
+    regularization: Hyper = hyper(None, closed="[")
     horizon: str = choice("fixed", "fixed", "any")
 
     accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="projection")

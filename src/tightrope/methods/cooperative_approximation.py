@@ -72,7 +72,7 @@ class CooperativeApproximation(Method):
     """
 
     step_size: Hyper = hyper(None)
-    tolerance: Hyper = hyper(None, strict=False)
+    tolerance: Hyper = hyper(None, closed="[")
     values: str = choice("auto", "auto", "sampled", "exact")
     value_batch_size: int | None = eqx.field(default=None, static=True)
 

@@ -99,7 +99,7 @@ class GradientDescentAscent(Method):
 
     step_size: Hyper = hyper(None)
     dual_step_size: Hyper = hyper(None)
-    decay: Hyper = hyper(0.5, strict=False)
+    decay: Hyper = hyper(0.5, closed="[")
     primal: optax.GradientTransformation | None = eqx.field(default=None, static=True)
     dual: optax.GradientTransformation = eqx.field(default=PLAIN, static=True)
     update: str = choice("simultaneous", *CALLS)

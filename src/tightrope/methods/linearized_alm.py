@@ -69,7 +69,7 @@ class LinearizedALM(Method):
     step_size: Hyper = hyper(None)
     penalty: Hyper = hyper(None)
     smoothness: Hyper = hyper(None)
-    offset: Hyper = hyper(2.0, low=2.0, strict=False)
+    offset: Hyper = hyper(2.0, low=2.0, closed="[")
 
     accepts: ClassVar[Accepts] = Accepts(
         "affine", inequalities=False, stochastic=False, form="native", needs="everywhere"

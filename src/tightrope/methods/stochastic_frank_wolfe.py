@@ -48,7 +48,7 @@ class StochasticFrankWolfe(Method):
         True
     """
 
-    penalty: Hyper = hyper(None, strict=False)
+    penalty: Hyper = hyper(None, closed="[")
 
     accepts: ClassVar[Accepts] = Accepts("none", inequalities=True, stochastic=True, form="native", needs="lmo")
     reference: ClassVar[str] = "Mokhtari, Hassani, Karbasi 2020, Algorithm 1; constraints as Akhtar, Bedi, Rajawat 2021"

@@ -75,13 +75,13 @@ class StochasticSQP(Method):
     """
 
     smoothness: Hyper = hyper(None)
-    jacobian_smoothness: Hyper = hyper(None, strict=False)
+    jacobian_smoothness: Hyper = hyper(None, closed="[")
     merit_parameter: Hyper = hyper(1.0)
     ratio_parameter: Hyper = hyper(1.0)
-    damping: Hyper = hyper(1.0, high=1.0, closed=True)
+    damping: Hyper = hyper(1.0, high=1.0, closed="]")
     decrease_fraction: Hyper = hyper(0.5, high=1.0)
     shrink: Hyper = hyper(1e-6, high=1.0)
-    step_size_span: Hyper = hyper(10.0, strict=False)
+    step_size_span: Hyper = hyper(10.0, closed="[")
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=False, stochastic=False, form="native", needs="everywhere")
     reference: ClassVar[str] = "Berahas, Curtis, Robinson, Zhou 2021, Algorithm 3.1"

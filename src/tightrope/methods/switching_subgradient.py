@@ -102,7 +102,7 @@ class SwitchingSubgradient(Method):
     """
 
     step_size: Hyper = hyper(None)
-    tolerance: Hyper = hyper(None, strict=False)
+    tolerance: Hyper = hyper(None, closed="[")
     rule: str = choice("diminishing", "diminishing", "static", "switching", "strongly_convex", "unbounded")
     output_rule: str = choice("auto", "auto", "I", "II")
     values: str = choice("auto", "auto", "sampled", "exact")

@@ -77,7 +77,7 @@ class TruncatedMomentum(Method):
     penalty: Hyper = hyper(None)
     gradient_radius: Hyper = hyper(None)
     momentum: Hyper = hyper(1.0)
-    error_bound_exponent: Hyper = hyper(None, low=1.0, high=2.0, strict=False)
+    error_bound_exponent: Hyper = hyper(None, low=1.0, high=2.0, closed="[")
     estimator: str = choice("recursive", "recursive", "polyak")
 
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=False, form="slacks", needs="projection")

@@ -90,7 +90,7 @@ class CheckpointStore:
             raise self._damaged(error) from error
         if notes["fingerprint"] != self._mark:
             raise ValueError(
-                f"checkpoint: the folder {self.folder} holds a run of another problem, method, seed or cadence; "
+                f"checkpoint: the folder {self.folder} holds a run of another problem, method, seed or recording interval; "
                 "choose another folder, or delete it to start anew"
             )
         leaves, structure = jax.tree.flatten(like)

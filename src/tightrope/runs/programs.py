@@ -1,7 +1,7 @@
 """The compiled programs that run a method on a problem. They live on the problem, so that they die with it.
 
 Data and all other numbers are arguments, functions are closed over. A program is made once for a structure of x; a new
-seed, hyperparameter, horizon or cadence is a new argument.
+seed, hyperparameter, horizon or recording interval is a new argument.
 """
 
 from __future__ import annotations

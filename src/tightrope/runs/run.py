@@ -1,4 +1,4 @@
-"""The state of a run on the way: the carry of the compiled loop, how far it is, and what it cost so far.
+"""The state of a run: the carry of the compiled loop, the steps taken, and their cost.
 
 One class serves `solve` (one run) and `sweep` (many runs side by side, as lanes of one program).
 """

@@ -36,6 +36,13 @@ class StepperState(eqx.Module):
         k: the number of steps taken. It stays unbatched under vmap, and so does the horizon.
         horizon: the number of steps that the run is to take.
         key: the random key of the run.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, tightrope as tr
+        >>> stepper = tr.Stepper(tr.Problem(lambda x: jnp.sum(x**2)), jnp.ones(2), "GradientDescentAscent", steps=10)
+        >>> state, _ = stepper.step(stepper.init(seed=0))
+        >>> int(state.k), state.x.shape
+        (1, (2,))
     """
 
     method: Method

@@ -135,7 +135,7 @@ class ExactPenalty(Method):
     decrease_fraction: Hyper = hyper(0.8, high=1.0)
     step_size: Hyper = hyper(None)
     smoothness: Hyper = hyper(None)
-    jacobian_smoothness: Hyper = hyper(None, strict=False)
+    jacobian_smoothness: Hyper = hyper(None, closed="[")
     gradient_radius: Hyper = hyper(None)
     value_radius: Hyper = hyper(None)
     jacobian_radius: Hyper = hyper(None)
