@@ -33,7 +33,9 @@ def compare_methods(
     methods: Annotated[str, typer.Option(metavar="A,B,…", help="Names from `tightrope methods`.")],
     x0: Start = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of runs of each method.")] = 16,
-    steps: Annotated[int | None, typer.Option(min=1, metavar="N", help=f"Steps per run.  [default: {STEPS}]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Steps per run.", show_default=str(STEPS))
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Samples drawn per run, instead of --steps.")
     ] = None,

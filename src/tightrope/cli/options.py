@@ -22,7 +22,7 @@ Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="N", help="Rand
 Target = Annotated[str, typer.Argument(help="A problem of the zoo, or file.py:object.", show_default=False)]
 Start = Annotated[
     str | None,
-    typer.Option("--x0", metavar="NAME", help="The start in file.py, if the object is a Problem.  [default: x0]"),
+    typer.Option("--x0", metavar="NAME", help="The start in file.py, if the object is a Problem.", show_default="x0"),
 ]
 Case = tuple[Problem, Any, zoo.Solution | None]
 """A problem, a starting point, and the solution if it is known."""

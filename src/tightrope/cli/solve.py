@@ -20,7 +20,9 @@ from .terminal import fail, one_line_errors, show, table
 
 def solve_target(
     target: Target,
-    method: Annotated[str | None, typer.Option(help="A name from `tightrope methods`.  [default: chosen]")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="A name from `tightrope methods`.", show_default="chosen by the problem")
+    ] = None,
     x0: Start = None,
     steps: Steps = 10_000,
     seed: Seed = 0,
