@@ -302,7 +302,7 @@ def test_an_interrupted_compare_says_how_to_resume(own_file, monkeypatch, tmp_pa
             ["lens", "--methods", "GradientDescentAscent", "--grid", "stepsize=1,2"],
             ["'stepsize'", "did you mean 'step_size'?"],
         ),
-        (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size=-1"], ["step_size", "above 0"]),
+        (["lens", "--methods", "GradientDescentAscent", "--grid", "step_size=-1"], ["step_size", "> 0"]),
         (
             ["lens", "--methods", "GradientDescentAscent", "--grid", "LinearizedPenalty.penalty=1"],
             ["not among --methods"],
