@@ -223,6 +223,37 @@ BAD = {
     ),
     "checkpoint of wrong type": (lambda: solve(checkpoint=3), TypeError, ["folder", "int"]),
     "metrics that are none": (lambda: tr.Record(5, metrics={"a": 3}), TypeError, ["metrics['a']", "int"]),
+    "sweep of no problem": (lambda: tr.sweep("p", X0, None, steps=5, seeds=2), TypeError, ["sweep: problem", "str"]),
+    "sweep with a bad stop": (
+        lambda: tr.sweep(fair_problem(), X0, None, steps=5, seeds=2, stop=3),
+        TypeError,
+        ["sweep: stop", "tightrope.Stop", "int"],
+    ),
+    "sweep over a number for methods": (
+        lambda: tr.sweep(fair_problem(), X0, 3, steps=5, seeds=2),
+        TypeError,
+        ["sweep: methods", "int"],
+    ),
+    "sweep over a half seed": (
+        lambda: tr.sweep(fair_problem(), X0, None, steps=5, seeds=1.5),
+        TypeError,
+        ["sweep: seeds", "1.5"],
+    ),
+    "certify no problem": (lambda: tr.certify("p", X0), TypeError, ["certify: problem", "str"]),
+    "certify with a negative seed": (
+        lambda: tr.certify(fair_problem(), X0, seed=-1),
+        ValueError,
+        ["certify: seed", "-1"],
+    ),
+    "certify with half a seed": (lambda: tr.certify(fair_problem(), X0, seed=1.5), TypeError, ["certify: seed", "1.5"]),
+    "certify integers": (lambda: tr.certify(fair_problem(), np.array([1, 2])), TypeError, ["certify: x", "int"]),
+    "stepper of no problem": (lambda: tr.Stepper("p", X0, steps=5), TypeError, ["Stepper: problem", "str"]),
+    "stepper of no steps": (lambda: tr.Stepper(fair_problem(), X0, steps=0), ValueError, ["Stepper: steps", "0"]),
+    "stepper with an unknown method": (
+        lambda: tr.Stepper(fair_problem(), X0, "ExactPenalti", steps=5),
+        ValueError,
+        ["'ExactPenalti'", "did you mean 'ExactPenalty'"],
+    ),
     "certify at a bad tolerance": (
         lambda: tr.certify(fair_problem(), X0, tolerance=-1.0),
         ValueError,

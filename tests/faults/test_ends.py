@@ -322,3 +322,30 @@ def test_a_run_that_finds_no_way_to_the_constraints_is_called_infeasible():
     assert result.status == "infeasible"
     assert "the constraints cannot be met" in result.message
     assert not result.success
+
+
+@pytest.mark.parametrize("how", ["returns True", "raises StopIteration"])
+def test_a_callback_may_stop_the_run(how):
+    seen = []
+
+    def callback(row):
+        seen.append(row["step"])
+        if row["step"] >= 40:
+            if how == "returns True":
+                return True
+            raise StopIteration
+        return None
+
+    result = tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=200, record=20, callback=callback)
+    assert seen == [0, 20, 40]
+    assert result.steps == 40
+    assert result.status == "interrupted"
+    assert "the callback stopped the run" in result.message
+    assert result.history.records == 3
+
+
+def test_what_a_callback_returns_matters_only_if_it_is_true():
+    result = tr.solve(
+        fair_problem(), X0, "GradientDescentAscent", steps=60, record=20, callback=lambda row: row["step"]
+    )
+    assert result.steps == 60

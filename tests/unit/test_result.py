@@ -17,7 +17,19 @@ def some_result():
     return tr.solve(sphere_problem(), X0, tr.methods.TruncatedMomentum(), steps=100, record=record)
 
 
-def test_a_history_has_one_row_a_record_and_one_column_a_quantity():
+def test_a_history_is_a_mapping_of_columns():
+    history = tr.History({"step": [0, 10], "stationarity": [1.0, np.nan]})
+    assert len(history) == 2 == len(list(history))
+    assert history.records == 2
+    assert history == tr.History({"step": [0, 10], "stationarity": [1.0, np.nan]})
+    assert history != tr.History({"step": [0, 10], "stationarity": [1.0, 0.0]})
+    assert history != tr.History({"step": [0, 10]})
+    assert "objective" not in history
+    with pytest.raises(KeyError, match="no column 'stationary'; did you mean 'stationarity'"):
+        history["stationary"]
+
+
+def test_a_history_has_one_entry_per_record_and_one_column_per_quantity():
     history = some_result().history
     expected = [
         "step",
