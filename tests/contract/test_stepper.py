@@ -185,17 +185,20 @@ def test_several_sources_take_a_dict_of_batches():
 # ---- transformations ---------------------------------------------------------------------------------------------------
 
 
-def test_runs_are_vmapped_over_seeds_with_one_step_number():
-    stepper = tr.Stepper(fair_problem(), X0, "GradientDescentAscent", steps=10)
-    seeds = jnp.arange(3, dtype=jnp.uint32)
-    states = jax.vmap(lambda seed: stepper.init(seed=seed), out_axes=stepper.axes)(seeds)
-    step = jax.jit(jax.vmap(lambda s: stepper.step(s)[0], in_axes=(stepper.axes,), out_axes=stepper.axes))
-    for _ in range(10):
-        states = step(states)
+def test_runs_are_vmapped_over_seeds_and_batches_with_one_step_number():
+    stepper = tr.Stepper(on_batches(), X0, "GradientDescentAscent", steps=10)
+    axes, lanes = stepper.axes, 3
+    batches = [jax.tree.map(lambda *a: np.stack(a), *loader(32, lanes, seed=k)) for k in range(11)]
+    begin = jax.vmap(lambda batch, seed: stepper.init(batch, seed=seed), out_axes=axes)
+    states = begin(batches[0], jnp.arange(lanes, dtype=jnp.uint32))
+    step = jax.jit(jax.vmap(stepper.step, in_axes=(axes, 0), out_axes=(axes, 0)))
+    for batch in batches[1:]:
+        states, info = step(states, batch)
     assert states.k.shape == ()
-    alone = stepper.init(seed=1)
-    for _ in range(10):
-        alone, _ = stepper.step(alone)
+    assert info.samples.shape == (lanes,)
+    alone = stepper.init(jax.tree.map(lambda a: a[1], batches[0]), seed=1)
+    for batch in batches[1:]:
+        alone, _ = stepper.step(alone, jax.tree.map(lambda a: a[1], batch))
     np.testing.assert_allclose(states.state.x[1], alone.x, rtol=0, atol=1e-6)
 
 
