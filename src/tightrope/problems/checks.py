@@ -31,8 +31,7 @@ def _traced_shapes(problem: Problem, parameters: Parameters) -> list[tuple[int, 
     try:
         problem.domain.check(parameters.unravel_arrays(parameters.start))
     except ValueError as error:
-        name = type(problem.domain).__name__
-        raise ValueError(f"the domain {name} does not match {parameters.argument}: {error}") from error
+        raise ValueError(f"the domain does not match {parameters.argument}: {error}") from error
     shape = _traced_shape("the objective", problem.objective, parameters, problem.data)
     if shape != ():
         raise ValueError(f"the objective must return a scalar, the mean over the batch, got an array of shape {shape}")
