@@ -113,7 +113,7 @@ def one_lane(run: StepperState, lane: int) -> StepperState:
 
 
 def _goes_on(carry: Carry, end: Int[Array, ""]) -> Bool[Array, ""]:
-    return (carry.run.k < end) & jnp.any(carry.finite)
+    return (carry.run.k < end) & (jnp.any(carry.finite) if carry.finite.ndim else carry.finite)
 
 
 def _over_lanes(
