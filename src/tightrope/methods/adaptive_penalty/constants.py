@@ -26,10 +26,12 @@ FALLBACK_LENGTH = 1.0
 # ---- damping -------------------------------------------------------------------------------------------------------------
 
 MIN_RATIO = 0.1
-"""Ratio of actual to predicted reduction that a step must exceed to be accepted."""
+"""Ratio of actual to predicted reduction that a step must exceed to be accepted. Customary values are below 1/4: only steps
+that gain next to nothing, or lose, are rejected."""
 
 POOR_RATIO, GOOD_RATIO = 0.4, 0.75
-"""Ratios below which the damping σ grows, and above which it falls; between them it stays."""
+"""Ratios below which the damping σ grows, and above which it falls; between them it stays. Customary values are 1/4 and 3/4;
+here σ grows slowly, so it may start earlier."""
 
 GOOD_STEP_FACTOR, POOR_STEP_FACTOR = 0.3, 1.5
 """Factors of σ after a good and after a poor step. σ falls quickly, because a step that is too short never looks poor; it
@@ -96,10 +98,11 @@ CORRECTION_PRODUCTS = 50
 # ---- sets ----------------------------------------------------------------------------------------------------------------
 
 MAX_FACES = 4
-"""Faces of X on which a quasi-Newton step is tried before the proximal step is taken."""
+"""Faces of X on which a quasi-Newton step is tried before the proximal step is taken: each costs a subproblem."""
 
 MAX_OUTSIDE = 1e-6
-"""A step ends in X if it is outside by at most this share of its length."""
+"""A step ends in X if it is outside by at most this share of its length: more than rounding, and too little to matter, since
+the trial is projected anyway."""
 
 # ---- noise ---------------------------------------------------------------------------------------------------------------
 
@@ -111,12 +114,13 @@ SIGNIFICANT_SQ = 9.0
 """Square of a violation in units of its variance beyond which noise does not explain it: three standard deviations."""
 
 INFEASIBLE_SHARE = 0.5
-"""Share of late steps without feasible descent beyond which the problem is called infeasible."""
+"""Share of late steps without feasible descent beyond which the problem is called infeasible: on the way to a solution such
+points are passed, not stayed at."""
 
 # ---- full passes ---------------------------------------------------------------------------------------------------------
 
 MAX_PASS_EXAMPLES = 2**20
-"""Finite data of at most this many examples are passed over in full; a pass over more would take too long."""
+"""Finite data of at most this many examples are passed over in full. For larger data a run may end before a pass would pay."""
 
 PASS_COST = 4
 """A full pass every N/(4b) steps. Each step has two gradients per example of its batch b, so a pass costs twice as much as

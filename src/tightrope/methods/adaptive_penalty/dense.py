@@ -92,7 +92,7 @@ class DenseModel(PenaltyModel):
     whole: DenseFace
     """The whole space."""
 
-    def minimize(self, weight: float, penalty: Float[Array, " rows"], start: Float[Array, " rows"]) -> ModelStep:
+    def minimize(self, weight: Array, penalty: Float[Array, " rows"], start: Float[Array, " rows"]) -> ModelStep:
         (v, h, J), ranges = self.estimates, self.ranges(penalty)
         if self.oracle.whole_space:
             y = range_multipliers(self.whole.gram, h - weight * self.whole.inner[1:, 0], ranges, start)
@@ -157,6 +157,6 @@ class DenseModel(PenaltyModel):
         return DenseFace.of(inverse, jax.vmap(along)(self.whole.vectors), fixed, h + J @ fixed), normal
 
 
-def with_weight(weight: float, multipliers: Float[Array, " rows"]) -> Float[Array, " 1+rows"]:
+def with_weight(weight: Array | float, multipliers: Float[Array, " rows"]) -> Float[Array, " 1+rows"]:
     """Return the weights of v and of the rows of J."""
     return jnp.concatenate([jnp.asarray(weight, multipliers.dtype)[None], multipliers])

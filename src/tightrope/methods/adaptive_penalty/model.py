@@ -90,7 +90,7 @@ class PenaltyModel(ABC):
     """The largest ‖J_i‖ so far, the unit of violations."""
 
     @abstractmethod
-    def minimize(self, weight: float, penalty: Float[Array, " rows"], start: Float[Array, " rows"]) -> ModelStep:
+    def minimize(self, weight: Array, penalty: Float[Array, " rows"], start: Float[Array, " rows"]) -> ModelStep:
         """Return the minimizer with weight · v in place of v, found from these multipliers on."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class PenaltyModel(ABC):
         """Return the penalty term with these penalties."""
         return RangePenalty(self.oracle.rows.low, self.oracle.rows.high, penalty)
 
-    def proximal_step(self, weight: float, multipliers: Float[Array, " rows"]) -> Float[Array, " n"]:
+    def proximal_step(self, weight: Array | float, multipliers: Float[Array, " rows"]) -> Float[Array, " n"]:
         """Return the step in X with weight · v in place of v and (δ + σ)I in place of M."""
         force = weight * self.gradient + self.jacobian.pull(multipliers)
         return self.oracle.project(self.x - force / self.curvature) - self.x

@@ -59,7 +59,7 @@ class ProductModel(PenaltyModel):
     objective_change: Float[Array, " rows"]
     """JM⁻¹v: by how much the step for the objective alone lowers the rows."""
 
-    def minimize(self, weight: float, penalty: Float[Array, " rows"], start: Float[Array, " rows"]) -> ModelStep:
+    def minimize(self, weight: Array, penalty: Float[Array, " rows"], start: Float[Array, " rows"]) -> ModelStep:
         h, (push, pull), ranges = self.value, self.jacobian, self.ranges(penalty)
         if self.oracle.whole_space:
             gram, reach = self._face(self.inverse, jnp.zeros_like(self.x)).gram, h - weight * self.objective_change

@@ -36,7 +36,7 @@ from .constants import (
     RESTORATION_PARTS,
     VIOLATION_ROUNDING,
 )
-from .model import PenaltyModel, Steering
+from .model import ModelStep, PenaltyModel, Steering
 from .penalty import range_violation
 
 
@@ -75,13 +75,31 @@ class Restoration(NamedTuple):
     solved: Bool[Array, ""]
     useless: Bool[Array, ""]
 
+    @classmethod
+    def none(cls, model: PenaltyModel) -> Restoration:
+        """Return the restoration step before it is found, or where nothing is violated."""
+        zero, false = jnp.zeros_like(model.value), jnp.bool_(False)
+        return cls(zero, zero, jnp.ones((), zero.dtype), false, false)
 
-class Raising(NamedTuple):
-    """The loop of `raise_penalties`; `subproblems` counts the restoration step too."""
+
+class Subproblem(NamedTuple):
+    """The model with a weight of the objective and with penalties, and the multipliers from which it is solved."""
+
+    weight: Float[Array, ""]
+    penalty: Float[Array, " rows"]
+    start: Float[Array, " rows"]
+
+
+class Search(NamedTuple):
+    """The search for penalties between two subproblems; `solved` counts them."""
 
     steering: Steering
+    restoration: Restoration
+    next: Subproblem
+    restoring: Bool[Array, ""]
+    """Whether the next subproblem is the restoration step."""
     unfinished: Bool[Array, ""]
-    subproblems: Int[Array, ""]
+    solved: Int[Array, ""]
 
 
 def steer(
@@ -91,6 +109,8 @@ def steer(
     min_share: Float[Array, ""],
 ) -> Steering:
     """Return penalties with which the step removes its share of the violation, and the model's multipliers with them.
+
+    One loop solves all subproblems, so that the solver is compiled once.
 
     Args:
         model: the model around x.
@@ -103,62 +123,70 @@ def steer(
         return steering
     violation = Violation.of(model)
     violated = jnp.any(violation.before > violation.rounding)
-    restoration = jax.lax.cond(violated, lambda: restoration_step(model, violation), lambda: no_restoration(model))
-    start = Raising(
-        steering._replace(no_feasible_descent=restoration.useless), jnp.bool_(True), violated.astype(jnp.int32)
+    first = jax.tree.map(
+        lambda a, b: jnp.where(violated, a, b), restoration_subproblem(model, violation), model_subproblem(steering)
     )
-    return raise_penalties(model, violation, restoration, start, min_share)
+
+    def again(c: Search) -> Search:
+        step = model.minimize(*c.next)
+        return jax.lax.cond(
+            c.restoring,
+            lambda: keep_restoration(model, violation, c, step),
+            lambda: raise_penalties(model, violation, c, step, min_share),
+        )
+
+    start = Search(steering, Restoration.none(model), first, violated, jnp.bool_(True), jnp.int32(0))
+    return jax.lax.while_loop(lambda c: c.unfinished & (c.solved < MAX_SUBPROBLEMS), again, start).steering
 
 
-def restoration_step(model: PenaltyModel, violation: Violation) -> Restoration:
-    """Return the step that only reduces the violation, with penalties that no objective could match."""
+def restoration_subproblem(model: PenaltyModel, violation: Violation) -> Subproblem:
+    """Return the subproblem of the restoration step: no objective, and penalties that no objective could match."""
     norm = positive_or_one(model.row_norm)
     distance = jnp.max(violation.before / norm, initial=0.0)
     penalty = jnp.finfo(norm.dtype).eps ** RESTORATION_EXPONENT * model.curvature * distance / norm
-    step = model.minimize(0.0, penalty, jnp.zeros_like(model.value))
-    return Restoration(
-        multipliers=step.multipliers,
-        change=jnp.where(step.solved, step.rows - model.value, 0.0),
-        square=step.square,
-        solved=jnp.asarray(step.solved),
-        useless=step.solved & (violation.left(step.rows) > (1.0 - NEGLIGIBLE_SHARE) * violation.total),
+    return Subproblem(jnp.zeros((), norm.dtype), penalty, jnp.zeros_like(norm))
+
+
+def model_subproblem(steering: Steering) -> Subproblem:
+    """Return the subproblem of a step with these penalties."""
+    return Subproblem(jnp.ones((), steering.penalty.dtype), steering.penalty, steering.multipliers)
+
+
+def keep_restoration(model: PenaltyModel, violation: Violation, search: Search, step: ModelStep) -> Search:
+    """Return the search after the restoration step."""
+    useless = step.solved & (violation.left(step.rows) > (1.0 - NEGLIGIBLE_SHARE) * violation.total)
+    change = jnp.where(step.solved, step.rows - model.value, 0.0)
+    restoration = Restoration(step.multipliers, change, step.square, jnp.asarray(step.solved), useless)
+    steering = search.steering._replace(no_feasible_descent=useless)
+    return Search(
+        steering, restoration, model_subproblem(steering), jnp.bool_(False), jnp.bool_(True), search.solved + 1
     )
 
 
-def no_restoration(model: PenaltyModel) -> Restoration:
-    """Return the restoration step where nothing is violated."""
-    zero, false = jnp.zeros_like(model.value), jnp.bool_(False)
-    return Restoration(zero, zero, jnp.ones((), zero.dtype), false, false)
-
-
 def raise_penalties(
-    model: PenaltyModel, violation: Violation, restoration: Restoration, start: Raising, min_share: Float[Array, ""]
-) -> Steering:
-    """Return the penalties, raised until the step removes enough of the violation, or raising cannot help."""
+    model: PenaltyModel, violation: Violation, search: Search, step: ModelStep, min_share: Float[Array, ""]
+) -> Search:
+    """Return the search after a step of the model, with higher penalties if it removes too little and raising can help."""
+    penalty, restoration, removed = search.steering.penalty, search.restoration, violation.removed(step.rows)
+    possible = possible_removal(model, violation, restoration, step.square)
+    stalled = removed < NEGLIGIBLE_SHARE * violation.total
+    doubtful = stalled & (search.solved == 1) & restoration.solved & ~restoration.useless
+    helps = jax.lax.cond(doubtful, lambda: some_part_helps(model, violation, restoration), lambda: jnp.bool_(True))
+    no_descent = search.steering.no_feasible_descent | ~helps
     rounding = violation.weights @ jnp.where(violation.before > 0, violation.rounding, 0.0)
-
-    def again(c: Raising) -> Raising:
-        penalty = c.steering.penalty
-        step = model.minimize(1.0, penalty, c.steering.multipliers)
-        removed, possible = violation.removed(step.rows), possible_removal(model, violation, restoration, step.square)
-        stalled = removed < NEGLIGIBLE_SHARE * violation.total
-        doubtful = stalled & (c.subproblems == 1) & restoration.solved & ~restoration.useless
-        helps = jax.lax.cond(doubtful, lambda: some_part_helps(model, violation, restoration), lambda: jnp.bool_(True))
-        no_descent = c.steering.no_feasible_descent | ~helps
-        raisable = (removed < min_share * possible - rounding) & step.solved & ~no_descent
-        at_limit = raisable & (jnp.abs(step.multipliers) >= penalty) & (model.row_norm > 0)
-        scaled = penalty * model.row_norm
-        level = RAISE_FACTOR * jnp.min(jnp.where(at_limit, scaled, jnp.inf))
-        raised = at_limit & (scaled < level)
-        steering = Steering(
-            penalty=jnp.where(raised, level / positive_or_one(model.row_norm), penalty),
-            multipliers=step.multipliers,
-            no_feasible_descent=no_descent,
-            extra_evaluations=c.steering.extra_evaluations + jnp.where(doubtful, len(RESTORATION_PARTS), 0),
-        )
-        return Raising(steering, jnp.any(raised), c.subproblems + 1)
-
-    return jax.lax.while_loop(lambda c: c.unfinished & (c.subproblems < MAX_SUBPROBLEMS), again, start).steering
+    raisable = (removed < min_share * possible - rounding) & step.solved & ~no_descent
+    at_limit = raisable & (jnp.abs(step.multipliers) >= penalty) & (model.row_norm > 0)
+    scaled = penalty * model.row_norm
+    level = RAISE_FACTOR * jnp.min(jnp.where(at_limit, scaled, jnp.inf))
+    raised = at_limit & (scaled < level)
+    steering = Steering(
+        penalty=jnp.where(raised, level / positive_or_one(model.row_norm), penalty),
+        multipliers=step.multipliers,
+        no_feasible_descent=no_descent,
+        extra_evaluations=search.steering.extra_evaluations + jnp.where(doubtful, len(RESTORATION_PARTS), 0),
+    )
+    following = model_subproblem(steering)
+    return search._replace(steering=steering, next=following, unfinished=jnp.any(raised), solved=search.solved + 1)
 
 
 def possible_removal(
