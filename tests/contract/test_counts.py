@@ -25,6 +25,7 @@ def label(method: Method) -> str:
     return type(method).__name__ + "-" + str(getattr(method, "estimator", getattr(method, "values", "")))
 
 
+@pytest.mark.by_default("SwitchingSubgradient-*", "TruncatedMomentum-polyak")
 @pytest.mark.parametrize("method", METHODS, ids=label)
 def test_counts_equal_real_calls_and_only_used_gradients_are_computed(method):
     calls: Counter[str] = Counter()
