@@ -1,6 +1,6 @@
 """The contract of every method: it takes what it says it takes, in every dtype and structure, alone or as a lane.
 
-By default most methods run on their main kind of problem alone, and dtypes and structures are tried on three methods.
+By default most methods run on their main kind of problem alone, and lanes, dtypes and structures are tried on three methods.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from tightrope.testing import CHECKS, check_runs
 from tightrope.testing.examples import KINDS, accepted, main_kind
 
 METHODS = sorted(tr.methods.available())
-MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "lanes", "counts", "state")
+MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "counts", "state")
 EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe", "TruncatedMomentum")
-"""Methods put through precisions and pytrees by default too: one without slacks, one without projections, one with slacks."""
+"""Methods put through lanes, precisions and pytrees by default too: one without slacks, one without projections, one with slacks.
+
+Every method runs in lanes in tests/convergence.
+"""
 
 FREE = {"no constraints", "free affine equality"}
 DETERMINISTIC = {"no constraints", "deterministic equality", "deterministic inequalities"}
