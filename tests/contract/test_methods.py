@@ -15,7 +15,7 @@ from tightrope.testing.examples import KINDS, accepted, main_kind
 METHODS = sorted(tr.methods.available())
 MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "counts", "state")
 EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe", "TruncatedMomentum")
-"""Methods put through lanes, precisions and pytrees by default too: one without slacks, one without projections, one with slacks.
+"""Methods put through lanes, precisions and pytrees by default too: without slacks, without projections, with slacks.
 
 Every method runs in lanes in tests/convergence.
 """

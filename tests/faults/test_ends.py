@@ -185,7 +185,7 @@ def test_a_checkpoint_of_another_problem_method_or_seed_is_refused(tmp_path):
     other_bound = tr.Problem(loss, tr.between(parity, -0.05, 0.06, data=data), domain=tr.domains.L2Ball(5.0), data=data)
     other_ball = tr.Problem(loss, tr.between(parity, -0.05, 0.05, data=data), domain=tr.domains.L2Ball(6.0), data=data)
     calls = [
-        lambda: tr.solve(sphere_problem(), X0, steps=20, checkpoint=tmp_path / "run"),
+        lambda: tr.solve(sphere_problem(), X0, method, steps=20, checkpoint=tmp_path / "run"),
         lambda: tr.solve(other_data, X0, method, steps=20, checkpoint=tmp_path / "run"),
         lambda: tr.solve(other_bound, X0, method, steps=20, checkpoint=tmp_path / "run"),
         lambda: tr.solve(other_ball, X0, method, steps=20, checkpoint=tmp_path / "run"),
