@@ -126,7 +126,7 @@ def test_what_falls_without_end_is_called_unbounded(name):
     problem, x0, _ = tr.zoo.infeasible.unbounded()[name]()
     result = tr.solve(problem, x0, steps=1000)
     assert result.status == "unbounded"
-    assert "without end" in result.message
+    assert "unbounded below" in result.message
 
 
 @pytest.mark.by_default("hs56")
