@@ -69,6 +69,7 @@ def test_what_has_no_feasible_point_is_called_infeasible(name):
     assert "cannot be met" in result.message
 
 
+@pytest.mark.full
 def test_penalties_do_not_grow_where_no_step_leads_nearer_to_the_constraints():
     """eˣ + e⁻ˣ ≤ y ≤ 1; with penalties that grow for ever, steps are refused for ever and it is not seen to be infeasible."""
     above = tr.at_most(lambda x: jnp.exp(x[0]) + jnp.exp(-x[0]) - x[1], 0.0, name="above")
@@ -78,6 +79,7 @@ def test_penalties_do_not_grow_where_no_step_leads_nearer_to_the_constraints():
     assert max(result.multipliers.values()) < 1e4
 
 
+@pytest.mark.full
 def test_more_half_spaces_than_dimensions_without_a_common_point_are_called_infeasible():
     """Raised one by one, penalties moved the violation from row to row: 97 of 100 steps were refused."""
     normals = np.random.default_rng(0).normal(size=(30, 4))

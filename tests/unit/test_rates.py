@@ -26,6 +26,7 @@ CASES = {
 }
 
 
+@pytest.mark.by_default("budget", "noisy_sphere")
 @pytest.mark.parametrize("name", CASES)
 def test_objective_gradient_and_constraints_are_the_expectations_of_their_samples(name):
     case = CASES[name]()
