@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import os
 from contextlib import nullcontext
@@ -28,8 +27,6 @@ from tightrope.testing.examples import loss, parity, points
 
 # Nearly all of the suite's time is compilation: programs that run for a moment need no optimization.
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
-# Tracing makes many objects that stay: looking for garbage among them every 700 takes a twentieth of the time.
-gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(tryfirst=True)
