@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["exact", "bound", "asymptotic"]
@@ -39,13 +40,13 @@ class Certificate(NamedTuple):
 
     Attributes:
         objective: E objective(x).
-        violation: for each constraint by name, the distance outside its bounds.
+        violation: for each constraint by name, the distance outside its bounds, of the entry with the largest one.
         stationarity: distance of ∇F + Jᵀλ to −N_X(x), with least-squares multipliers, λ ≥ 0 for inequalities.
         complementarity: the largest |λ_i g_i| over the inequalities.
         multipliers: the multipliers of `stationarity`, by name: a float for a constraint function that returns a scalar, an
             array for one that returns a vector, even of length 1.
         verdict: 'feasible', 'infeasible' or 'undecided' at `tolerance`.
-        tolerance: the largest violation that counts as feasible.
+        tolerance: the largest violation that counts as feasible, relative to the constraint's scale.
         confidence: the probability with which all intervals hold.
         samples: the number of examples used.
         more_samples: the approximate number of additional examples, from each source that is sampled, that would decide; None
@@ -54,6 +55,11 @@ class Certificate(NamedTuple):
             smooth problems, for sets that cannot project, for Jacobians too large to form, and if a number at x is not
             finite.
         proximal_weight: the weight ρ̂ of that problem's proximal term.
+        scale: for each constraint by name the unit of its violation, a number or one per entry.
+        relative_violation: for each constraint by name the largest violation of an entry over its scale.
+        gap: an estimate of F(x) − F*, including what violations are worth: the duality gap of a quadratic model.
+        objective_scale: the unit of the gap.
+        gradient_scale: the unit of the stationarity.
     """
 
     objective: Estimate
@@ -68,6 +74,11 @@ class Certificate(NamedTuple):
     more_samples: int | None = None
     near_stationarity: Estimate | None = None
     proximal_weight: float | None = None
+    scale: dict[str, Any] = {}  # noqa: RUF012
+    relative_violation: dict[str, Estimate] = {}  # noqa: RUF012
+    gap: float = math.nan
+    objective_scale: float = 1.0
+    gradient_scale: float = 1.0
 
     @property
     def stationary_within(self) -> float:
@@ -82,19 +93,49 @@ class Certificate(NamedTuple):
         return max(self.violation.values(), key=lambda e: e.value, default=Estimate(0.0, 0.0, 0.0, "exact"))
 
     @property
+    def relative_stationarity(self) -> float:
+        """`stationary_within` over the scale of the gradient."""
+        return relative(self.stationary_within, self.gradient_scale)
+
+    @property
+    def relative_gap(self) -> float:
+        """The estimated gap over the scale of the objective."""
+        return relative(self.gap, self.objective_scale)
+
+    @property
     def decision(self) -> str:
         """The verdict in words, with the number of samples that would decide it."""
         more = "" if self.more_samples is None else f"; about {_rounded(self.more_samples)} more samples would decide"
         return f"{self.verdict} at tolerance {self.tolerance:.3g}{more}"
 
+    def violation_line(self, name: str) -> str:
+        """A violation, its interval and its ratio to the scale, as text."""
+        found = self.relative_violation.get(name)
+        return str(self.violation[name]) + ("" if found is None else f"   relative {found.value:.2g}")
+
+    @property
+    def stationarity_line(self) -> str:
+        """The stationarity, its interval and its ratio to the scale, as text."""
+        return f"{self.stationarity}   relative {relative(self.stationarity.value, self.gradient_scale):.2g}"
+
+    @property
+    def gap_line(self) -> str:
+        """The gap and its ratio to the scale, as text."""
+        return f"about {self.gap:.2g}   relative {self.relative_gap:.2g}"
+
     def __str__(self) -> str:
-        lines = {"objective": str(self.objective)}
-        lines |= {f"violation of {name}": str(estimate) for name, estimate in self.violation.items()}
-        lines |= {"stationarity": str(self.stationarity), "complementarity": str(self.complementarity)}
+        lines = {"objective": str(self.objective), "gap to optimum": self.gap_line}
+        lines |= {f"violation of {name}": self.violation_line(name) for name in self.violation}
+        lines |= {"stationarity": self.stationarity_line, "complementarity": str(self.complementarity)}
         if self.near_stationarity is not None:
             lines["near-stationarity"] = f"{self.near_stationarity}  (proximal weight {self.proximal_weight:.3g})"
         width = max(map(len, lines))
         return "\n".join([self.decision, *(f"  {label.ljust(width)}  {value}" for label, value in lines.items())])
+
+
+def relative(value: float, scale: float) -> float:
+    """value / scale; 0 if the value is 0."""
+    return value / scale if value else 0.0
 
 
 def _rounded(count: int) -> str:

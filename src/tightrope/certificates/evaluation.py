@@ -5,7 +5,6 @@ Evaluation draws its own samples. It is neither counted nor timed.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,24 +18,28 @@ from ..numerics.kkt import kkt_multipliers
 from ..numerics.products import Linear, kkt_multipliers_by_products, linearize
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, Source, Span
+from .scales import sizes
 
 EVALUATION_EXAMPLES = 8192
 """The size of the evaluation sample; smaller data is used whole."""
 RECORD_PRODUCTS, CERTIFICATE_PRODUCTS = 50, 500
 """Products from which multipliers are computed if the Jacobian is too large to form."""
-GROSS_VIOLATION = 100.0
-"""A violation above this multiple of the tolerance is worse than any objective."""
 
 
 class Evaluation(NamedTuple):
-    """Measurements at a point, on one sample; violations and multipliers have one entry per raw value."""
+    """Measurements at a point, on one sample; violations, multipliers and raw values have one entry per raw value."""
 
     objective: Any
+    raw: Any
     violations: Any
     stationarity: Any
     complementarity: Any
     multipliers: Any
-    gradient_norm: Any
+    residual: Any
+    """The part of ∇F + Jᵀλ that the normal cone of X cannot cancel; its norm is the stationarity."""
+    products: Any
+    """The sum of |λ_i c_i| over all rows."""
+    sizes: Any
 
 
 def examples_for_records(source: Source) -> int:
@@ -44,12 +47,12 @@ def examples_for_records(source: Source) -> int:
     return min(source.size, EVALUATION_EXAMPLES) if isinstance(source, Dataset) else EVALUATION_EXAMPLES
 
 
-def evaluation_data(oracle: Oracle) -> tuple[Oracle, Sample]:
+def evaluation_data(oracle: Oracle, *seeds: int) -> tuple[Oracle, Sample]:
     """Return the oracle with the examples of records as its data, and the sample of all of them.
 
-    These are all examples of small data. Of larger data they are a fixed choice, the same for every seed, gathered here once.
+    These are all examples of small data. Of larger data they are a random choice, gathered here once.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seeds)
 
     def gather(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
         if not isinstance(source, Dataset) or source.size <= EVALUATION_EXAMPLES:
@@ -71,25 +74,45 @@ def raw_violations(oracle: Oracle, rows: Float[Array, " rows"]) -> Float[Array, 
     return jnp.zeros(oracle.rows.raw_size, size.dtype).at[np.array(oracle.rows.index, int)].max(size)
 
 
-def evaluate(oracle: Oracle, x: Float[Array, " n"], sample: Sample, products: Int[Array, ""]) -> Evaluation:
+def evaluate(
+    oracle: Oracle,
+    x: Float[Array, " n"],
+    shift: Float[Array, " 1+raw"],
+    start: Float[Array, " n"],
+    sample: Sample,
+    products: Int[Array, ""],
+) -> Evaluation:
     """Evaluate the point x of an oracle in native form.
 
-    `products` is the most products with the Jacobian from which multipliers are computed if it is too large to form.
+    Args:
+        oracle: the oracle.
+        x: the point.
+        shift: added to the objective and to the raw values.
+        start: x0, for scales; x if there is none.
+        sample: the sample.
+        products: the most products with the Jacobian from which multipliers are computed if it is too large to form.
     """
     if oracle.large_jacobian:
         objective, gradient = oracle.value_and_grad(x, sample)
         rows, jacobian = linearize(lambda y: oracle.c(y, sample), x)
-        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, products)
     else:
         objective, gradient, rows, jacobian = oracle.first_order(x, sample)
+    place = np.array(oracle.rows.index, int)
+    rows = rows + oracle.rows.sign * shift[1:][place]
+    if isinstance(jacobian, Linear):
+        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, products)
+    else:
         multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
     return Evaluation(
-        objective,
-        raw_violations(oracle, rows),
-        jnp.linalg.norm(residual),
-        complementarity(oracle, rows, multipliers),
-        oracle.rows.to_raw(multipliers),
-        jnp.linalg.norm(gradient),
+        objective=objective + shift[0],
+        raw=jnp.zeros(oracle.rows.raw_size, x.dtype).at[place].set(oracle.rows.sign * rows + oracle.rows.bound),
+        violations=raw_violations(oracle, rows),
+        stationarity=jnp.linalg.norm(residual),
+        complementarity=complementarity(oracle, rows, multipliers),
+        multipliers=oracle.rows.to_raw(multipliers),
+        residual=residual,
+        products=jnp.sum(jnp.abs(multipliers * rows)),
+        sizes=sizes(oracle, x, start, gradient, jacobian, multipliers),
     )
 
 
@@ -125,44 +148,3 @@ def stationarity_by_products(
 def largest_violation(violations: Float[np.ndarray, " raw"]) -> float:
     """The largest violation; 0 without constraints."""
     return float(np.max(violations, initial=0.0))
-
-
-def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"]) -> float:
-    """The exact penalty function F + 2 Σ weights · violation; ∞ if it is not finite.
-
-    If the weights are at least the multipliers of a solution, that solution minimizes it in a convex problem.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = float(objective + 2.0 * weights @ violations)
-    return value if math.isfinite(value) else math.inf
-
-
-def rank_key(
-    objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"], tolerance: float
-) -> tuple[bool, float]:
-    """The key that ranks points, less is better: whether the point is grossly infeasible or not finite, then its merit.
-
-    The merit alone is not enough: far from a solution of a non-convex problem, no weights are known to be large enough.
-    """
-    value = merit(objective, violations, weights)
-    acceptable = largest_violation(violations) <= GROSS_VIOLATION * tolerance and math.isfinite(value)
-    return not acceptable, value
-
-
-def choose_candidate(
-    evaluations: list[Evaluation], weights: Float[np.ndarray, " raw"], tolerance: float, first_objective: float
-) -> int:
-    """Return the index of the best candidate.
-
-    Among the candidates within a thousandth of the progress of the best rank, it is the most feasible (to the tolerance) and
-    then the most stationary one.
-    """
-    ranks = [rank_key(e.objective, e.violations, weights, tolerance) for e in evaluations]
-    gross, best = min(ranks)
-    limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
-    as_good = [i for i, (one, value) in enumerate(ranks) if one == gross and value <= limit] or [0]
-
-    def quality(i: int) -> tuple[float, float]:
-        return max(largest_violation(evaluations[i].violations), tolerance), float(evaluations[i].stationarity)
-
-    return min(as_good, key=quality)

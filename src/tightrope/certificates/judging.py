@@ -27,12 +27,14 @@ from ..problems.data import Dataset, Source, check_source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
 from .certificate import Certificate, Estimate, Kind, Verdict
-from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, largest_violation
+from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, evaluation_data, largest_violation
 from .finite_sample import bounded_entries
+from .gap import Curvature
 from .intervals import examples_to_decide, student_width, violation_interval
 from .measurement import BATCH_EXAMPLES, MIN_BATCHES, PROXIMAL_BATCH, Measurements, Plan, measurement_program
 from .programs import programs_for
 from .proximal import near_stationarity
+from .scales import Sizes, constraint_scales, objective_scale
 
 MAX_FULL_PASS = 2**20
 """Data of at most this many examples is passed over in full."""
@@ -43,12 +45,13 @@ MEAN_ROUNDING = 16.0
 
 
 class Options(NamedTuple):
-    """The options of `certify`."""
+    """The options of `certify`; `attempt` numbers the certificates of one run, each with fresh samples."""
 
     tolerance: float
     confidence: float
     seed: int
     samples: int = DEFAULT_SAMPLES
+    attempt: int = 0
 
 
 def certify(
@@ -67,7 +70,7 @@ def certify(
         problem: the problem.
         x: the point, a pytree of parameters.
         data: a source that replaces the problem's own data (a test set, say).
-        tolerance: the largest violation that counts as feasible.
+        tolerance: the largest violation that counts as feasible, relative to the constraint's scale (see `Certificate`).
         confidence: the probability with which all intervals hold together.
         seed: random seed of the fresh samples.
         samples: the number of examples drawn from each source that cannot be passed over in full, rounded up to batches of
@@ -95,7 +98,8 @@ def certify(
             "certify: data is missing; the problem's data are tightrope.Batches, so pass a Dataset or Sampler"
         )
     parameters = Parameters(x, owner="certify", argument="x")
-    return certify_point(problem, oracle_for(problem, parameters), parameters.start, options, strict=True)
+    oracle = oracle_for(problem, parameters)
+    return certify_point(problem, oracle, parameters.start, parameters.start, options, strict=True)
 
 
 def on_data(problem: Problem, data: Source) -> Problem:
@@ -109,39 +113,39 @@ def certify_point(
     problem: Problem,
     oracle: Oracle,
     x: Float[Array, " n"],
+    start: Float[Array, " n"],
     options: Options,
     *,
     strict: bool = False,
     exact: Evaluation | None = None,
 ) -> Certificate:
-    """`certify` for a flat point of an oracle in native form.
+    """`certify` for a flat point of an oracle in native form; `start` is x0, or x if there is none.
 
     `exact` is the point's evaluation on all data, if that is known and all data can be passed over in full. A value outside
     its `sample_range` is an error if `strict`. Otherwise (at the end of a run, whose answer must not be lost) it is a warning,
     and the intervals of the constraints are asymptotic.
     """
-    tolerance, confidence, seed, samples = options
-    key = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))  # a stream that no step of a run uses
+    tolerance, confidence, seed, samples, attempt = options
+    key = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1 - attempt))  # a stream that no step of a run uses
     plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_EXAMPLES), MIN_BATCHES))
     near = None
     if not problem.smooth and problem.domain.can_project and not oracle.large_jacobian:
         near = near_stationarity(problem, oracle, x, jax.random.fold_in(key, np.uint32(PROXIMAL_BATCH)))
     risk = (1.0 - confidence) / max(plan.count_estimates(oracle) + (near is not None and near.sampled), 1)
     if all(plan.exact):
-        estimates = _from_all_data(problem, exact or evaluate_exactly(problem, oracle, np.asarray(x)[None])[0])
+        estimates = _from_all_data(problem, exact or evaluate_exactly(problem, oracle, np.asarray(x)[None], start)[0])
     else:
-        estimates = _from_samples(problem, oracle, x, plan, key, risk, strict)
-    violation = {
-        c.name: _estimate(kind, *(largest_violation(end[entries]) for end in estimates.violations))
-        for c, kind, entries in zip(problem.constraints, estimates.kinds, oracle.slices().values(), strict=True)
-    }
-    verdict = _verdict(violation, tolerance)
+        estimates = _from_samples(problem, oracle, (x, start), plan, (key, risk), strict)
+    scales = constraint_scales(problem, oracle, estimates.sizes)
+    relative = _by_name(problem, oracle, estimates, scales)
+    verdict = _verdict(relative, tolerance)
     more = None
     if verdict == "undecided":
-        more = examples_to_decide(estimates.excess, estimates.reach, tolerance, plan.examples)
+        more = examples_to_decide(estimates.excess / scales, estimates.reach / scales, tolerance, plan.examples)
+    curvature = _curvature(problem, oracle, x, start, estimates)
     return Certificate(
         objective=estimates.objective,
-        violation=violation,
+        violation=_by_name(problem, oracle, estimates, np.ones_like(scales)),
         stationarity=estimates.stationarity,
         complementarity=estimates.complementarity,
         multipliers=by_constraint(problem, oracle, estimates.multipliers),
@@ -152,7 +156,33 @@ def certify_point(
         more_samples=more,
         near_stationarity=None if near is None else _estimate(near.kind, *near.interval(risk)),
         proximal_weight=None if near is None else near.weight,
+        scale=_named(oracle, scales),
+        relative_violation=relative,
+        gap=estimates.products + float(curvature.decrease),
+        objective_scale=objective_scale(estimates.objective.value, estimates.sizes),
+        gradient_scale=max(float(estimates.sizes.gradient), float(curvature.gradient_change)) or 1.0,
     )
+
+
+def _by_name(
+    problem: Problem, oracle: Oracle, estimates: _Estimates, scales: Float[np.ndarray, " raw"]
+) -> dict[str, Estimate]:
+    """The largest violation of each constraint, in units of `scales`."""
+    parts = zip(problem.constraints, estimates.kinds, oracle.slices().values(), strict=True)
+    return {
+        c.name: _estimate(kind, *(largest_violation(end[part] / scales[part]) for end in estimates.violations))
+        for c, kind, part in parts
+    }
+
+
+def _curvature(
+    problem: Problem, oracle: Oracle, x: Float[Array, " n"], start: Float[Array, " n"], estimates: _Estimates
+) -> Curvature:
+    """The predicted decrease at x: its residual is known, its curvature is measured on the sample of records."""
+    sampled, sample = evaluation_data(oracle)
+    multipliers = oracle.rows.from_raw(jnp.asarray(estimates.multipliers))
+    program = programs_for(problem, oracle).curvature
+    return jax.device_get(program(sampled.leaves(), x, start, estimates.residual, multipliers, sample))
 
 
 class _Estimates(NamedTuple):
@@ -167,6 +197,9 @@ class _Estimates(NamedTuple):
         stationarity: the stationarity.
         complementarity: the complementarity.
         multipliers: the multipliers.
+        residual: the vector whose norm is the stationarity.
+        products: the sum of |λ_i c_i| over all rows.
+        sizes: the sizes from which scales are computed.
     """
 
     objective: Estimate
@@ -177,6 +210,9 @@ class _Estimates(NamedTuple):
     stationarity: Estimate
     complementarity: Estimate
     multipliers: np.ndarray
+    residual: np.ndarray
+    products: float
+    sizes: Sizes
 
 
 def passed_in_full(source: Source) -> bool:
@@ -192,10 +228,12 @@ def _exact(value: Any) -> Estimate:
     return _estimate("exact", value, value, value)
 
 
-def evaluate_exactly(problem: Problem, oracle: Oracle, points: Float[np.ndarray, "points n"]) -> list[Evaluation]:
+def evaluate_exactly(
+    problem: Problem, oracle: Oracle, points: Float[np.ndarray, "points n"], start: Float[Array, " n"]
+) -> list[Evaluation]:
     """Evaluate each point on all data, with the program that evaluates records, so that nothing new is compiled."""
     program = programs_for(problem, oracle).evaluate
-    return program(oracle.leaves(), points, oracle.everything(), CERTIFICATE_PRODUCTS)
+    return program((oracle.leaves(), oracle.everything()), points, start, CERTIFICATE_PRODUCTS)
 
 
 def _from_all_data(problem: Problem, e: Evaluation) -> _Estimates:
@@ -208,16 +246,26 @@ def _from_all_data(problem: Problem, e: Evaluation) -> _Estimates:
         stationarity=_exact(e.stationarity),
         complementarity=_exact(e.complementarity),
         multipliers=e.multipliers,
+        residual=e.residual,
+        products=float(e.products),
+        sizes=e.sizes,
     )
 
 
 def _from_samples(
-    problem: Problem, oracle: Oracle, x: Float[Array, " n"], plan: Plan, key: Array, risk: float, strict: bool
+    problem: Problem,
+    oracle: Oracle,
+    points: tuple[Float[Array, " n"], Float[Array, " n"]],
+    plan: Plan,
+    chance: tuple[Array, float],
+    strict: bool,
 ) -> _Estimates:
+    """The estimates at the first of `points` (the second is x0); `chance` is a key, and the risk of each interval."""
+    (x, start), (key, risk) = points, chance
     program = cached_on_problem(
         problem, ("certify", oracle.parameters.key, plan.exact), lambda: measurement_program(oracle, plan.exact)
     )
-    m = Measurements(*jax.device_get(program(oracle.leaves(), x, key, np.int32(plan.batches))))
+    m = Measurements(*jax.device_get(program(oracle.leaves(), x, start, key, np.int32(plan.batches))))
     width, eps = student_width(risk, plan.batches), float(jnp.finfo(x.dtype).eps)
 
     def around(value: Any, error: Any) -> tuple[Any, Any, Any]:
@@ -252,6 +300,9 @@ def _from_samples(
         stationarity=_stationarity(oracle, m, width, eps),
         complementarity=_complementarity(oracle, around(m.products, m.product_errors)),
         multipliers=np.asarray(oracle.rows.to_raw(jnp.asarray(m.multipliers))),
+        residual=m.residual,
+        products=float(np.sum(np.abs(m.multipliers * m.rows))),
+        sizes=m.sizes,
     )
 
 
@@ -277,11 +328,16 @@ def by_constraint(problem: Problem, oracle: Oracle, multipliers: Float[np.ndarra
 
     A float for a constraint function that returns a scalar, an array for one that returns a vector, even of length 1.
     """
-    named = {}
-    for c, term, entries in zip(problem.constraints, oracle.constraints, oracle.slices().values(), strict=True):
-        values = multipliers[entries] * (-1.0 if c.kind == "at_least" else 1.0)
-        named[c.name] = values if term.shape else float(values[0])
-    return named
+    signed = multipliers.copy()
+    for constraint, entries in zip(problem.constraints, oracle.slices().values(), strict=True):
+        signed[entries] *= -1.0 if constraint.kind == "at_least" else 1.0
+    return _named(oracle, signed)
+
+
+def _named(oracle: Oracle, values: Float[np.ndarray, " raw"]) -> dict[str, Any]:
+    """Raw values by the name of their constraint: a float, or an array for a function that returns a vector."""
+    parts = zip(oracle.constraints, oracle.slices().items(), strict=True)
+    return {name: values[part] if term.shape else float(values[part][0]) for term, (name, part) in parts}
 
 
 def _verdict(violation: dict[str, Estimate], tolerance: float) -> Verdict:

@@ -34,6 +34,7 @@ from ..numerics.scaling import positive_or_one, reciprocal_or_zero
 from ..oracles.oracle import Oracle, Sample, Term
 from ..problems.data import Dataset, Span
 from .evaluation import CERTIFICATE_PRODUCTS, stationarity, stationarity_by_products
+from .scales import sizes
 
 BATCH_EXAMPLES, MIN_BATCHES = 1024, 16
 """The size of a batch, and the least number of batches."""
@@ -77,6 +78,8 @@ class Measurements(NamedTuple):
     rows: Any
     multipliers: Any
     stationarity: Any
+    residual: Any
+    sizes: Any
     gradient_norm: Any
     gradient_error: Any
     """The norm of the standard errors of ∇F + Jᵀλ."""
@@ -90,13 +93,13 @@ class Measurements(NamedTuple):
 
 
 def measurement_program(oracle: Oracle, exact: tuple[bool, ...]) -> Any:
-    """The compiled program from the oracle's numbers, x, a key and the number of batches to `Measurements`."""
+    """The compiled program from the oracle's numbers, x, x0, a key and the number of batches to `Measurements`."""
     structure = jax.tree.structure(oracle)
     return jax.jit(lambda leaves, *rest: _measure(jax.tree.unflatten(structure, leaves), exact, *rest))
 
 
 def _measure(
-    oracle: Oracle, exact: tuple[bool, ...], x: Float[Array, " n"], key: Array, batches: Array
+    oracle: Oracle, exact: tuple[bool, ...], x: Float[Array, " n"], start: Float[Array, " n"], key: Array, batches: Array
 ) -> Measurements:
     """All measurements at x: exact functions once, the others on fresh batches."""
     full, drawn = _restrict(oracle, exact, sampled=False), _restrict(oracle, exact, sampled=True)
@@ -112,8 +115,8 @@ def _measure(
     (value, raw), (gradient, jacobian) = jax.tree.map(jnp.add, values(full, everything), means)
     rows = oracle.rows.of(raw, jnp.zeros(0, x.dtype))
     if oracle.large_jacobian:
-        whole = _jacobian(full, everything, drawn, x, key, batches)
-        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, whole, CERTIFICATE_PRODUCTS)
+        jacobian = _jacobian(full, everything, drawn, x, key, batches)
+        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, CERTIFICATE_PRODUCTS)
         products, response = _fixed_multipliers(rows, multipliers)
     else:
         multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
@@ -136,6 +139,8 @@ def _measure(
         rows=rows,
         multipliers=multipliers,
         stationarity=distance,
+        residual=residual,
+        sizes=sizes(oracle, x, start, gradient, jacobian, multipliers),
         gradient_norm=jnp.linalg.norm(gradient),
         gradient_error=jnp.linalg.norm(push_errors),
         shift_error=shift_error,

@@ -36,6 +36,7 @@ class Constraint:
         name: its name in results.
         matrix: the `A` of `affine` as it was given, else None.
         sample_range: the least and the greatest value of `fn` on a single example, if the user gave them.
+        scale: the unit of its tolerance, one number or one per entry of `fn`; None: estimated at the answer.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Constraint:
     name: str
     matrix: Any = None
     sample_range: tuple[np.ndarray, np.ndarray] | None = None
+    scale: np.ndarray | None = None
     _named_by_user: bool = field(default=False, repr=False)
 
 
@@ -56,6 +58,7 @@ def equals(
     data: Source | None = None,
     name: str | None = None,
     sample_range: tuple[Any, Any] | None = None,
+    scale: Any = None,
 ) -> Constraint:
     """The constraint `E fn(x) = target`.
 
@@ -67,6 +70,9 @@ def equals(
         sample_range: (low, high), bounds of `fn` on every batch of a single example, or one such pair per entry. If the
             constraint has to be judged from samples, its interval is then a bound that holds for any number of samples,
             not an asymptotic one.
+        scale: the unit of its tolerance: a violation of 0.001 · scale counts as none at the tolerance 0.001. One positive number,
+            or one per entry of `fn`. None: the size of its bounds or the spread of `fn` over single examples, whichever is
+            larger; for bounds of 0, also the change of `fn` with x (see docs/certificates.md).
 
     Example:
         >>> import tightrope as tr
@@ -74,7 +80,7 @@ def equals(
         'sphere'
     """
     target = _bound("equals", "target", target)
-    return _constraint("equals", fn, target, target, data, name, sample_range)
+    return _constraint("equals", fn, target, target, data, name, (sample_range, scale))
 
 
 def at_most(
@@ -84,6 +90,7 @@ def at_most(
     data: Source | None = None,
     name: str | None = None,
     sample_range: tuple[Any, Any] | None = None,
+    scale: Any = None,
 ) -> Constraint:
     """The constraint `E fn(x) ≤ bound`; arguments as for `equals`.
 
@@ -92,7 +99,7 @@ def at_most(
         >>> tr.at_most(lambda x: x.sum(), 1.0, name="budget").kind
         'at_most'
     """
-    return _constraint("at_most", fn, -np.inf, _bound("at_most", "bound", bound), data, name, sample_range)
+    return _constraint("at_most", fn, -np.inf, _bound("at_most", "bound", bound), data, name, (sample_range, scale))
 
 
 def at_least(
@@ -102,6 +109,7 @@ def at_least(
     data: Source | None = None,
     name: str | None = None,
     sample_range: tuple[Any, Any] | None = None,
+    scale: Any = None,
 ) -> Constraint:
     """The constraint `E fn(x) ≥ bound`; arguments as for `equals`.
 
@@ -110,7 +118,7 @@ def at_least(
         >>> tr.at_least(lambda x: x.sum(), 1.0, name="coverage").kind
         'at_least'
     """
-    return _constraint("at_least", fn, _bound("at_least", "bound", bound), np.inf, data, name, sample_range)
+    return _constraint("at_least", fn, _bound("at_least", "bound", bound), np.inf, data, name, (sample_range, scale))
 
 
 def between(
@@ -121,6 +129,7 @@ def between(
     data: Source | None = None,
     name: str | None = None,
     sample_range: tuple[Any, Any] | None = None,
+    scale: Any = None,
 ) -> Constraint:
     """The constraint `low ≤ E fn(x) ≤ high`, where an end may be infinite; other arguments as for `equals`.
 
@@ -130,7 +139,7 @@ def between(
         'between'
     """
     low, high = _bound("between", "low", low, infinite=True), _bound("between", "high", high, infinite=True)
-    return _constraint("between", fn, low, high, data, name, sample_range)
+    return _constraint("between", fn, low, high, data, name, (sample_range, scale))
 
 
 def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
@@ -170,13 +179,14 @@ def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
             )
         return value.astype(vector.dtype) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
-    return replace(_constraint("equals", product, right, right, None, name or "affine", None), matrix=A)
+    return replace(_constraint("equals", product, right, right, None, name or "affine", (None, None)), matrix=A)
 
 
 def _constraint(
-    kind: str, fn: Any, low: Any, high: Any, data: Source | None, name: str | None, sample_range: Any
+    kind: str, fn: Any, low: Any, high: Any, data: Source | None, name: str | None, units: tuple[Any, Any]
 ) -> Constraint:
-    """The constraint, once its arguments are checked."""
+    """The constraint, once its arguments are checked; `units` are its `sample_range` and its `scale`."""
+    sample_range, scale = units
     check_callable(kind, "fn", fn, "a function of the parameters")
     check_source(kind, "data", data)
     check_type(kind, "name", name, (str, type(None)), "a string")
@@ -189,8 +199,22 @@ def _constraint(
     if (low > high).any():
         raise ValueError(f"{kind}: low must not exceed high, got low={low} and high={high}")
     ends = None if sample_range is None else _sample_range(kind, sample_range, data, low.size)
+    unit = None if scale is None else _scale(kind, scale, low.size)
     label = name or getattr(fn, "__name__", kind)
-    return Constraint(kind, fn, low, high, data, label, sample_range=ends, _named_by_user=name is not None)
+    return Constraint(kind, fn, low, high, data, label, None, ends, unit, _named_by_user=name is not None)
+
+
+def _scale(owner: str, value: Any, bounds: int) -> np.ndarray:
+    """`scale` as an array of positive numbers, or an error."""
+    scale = _bound(owner, "scale", value)
+    if not (scale > 0).all():
+        raise ValueError(f"{owner}: scale must be positive, got {value}")
+    if scale.ndim > 1 or (bounds > 1 and scale.size not in (1, bounds)):
+        raise ValueError(
+            f"{owner}: scale must be a number, or a vector with one number for each entry of fn, got shape {scale.shape}"
+            + (f" for {bounds} bounds" if bounds > 1 else "")
+        )
+    return scale
 
 
 def _sample_range(owner: str, pair: Any, data: Source | None, bounds: int) -> tuple[np.ndarray, np.ndarray]:

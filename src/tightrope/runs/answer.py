@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,20 +12,24 @@ import numpy as np
 from jaxtyping import Float
 
 from ..certificates.certificate import Certificate
-from ..certificates.evaluation import Evaluation, choose_candidate, largest_violation
+from ..certificates.choosing import Candidate, choose_by_samples, choose_candidate
+from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, evaluation_data
 from ..certificates.judging import Options, by_constraint, certify_point, evaluate_exactly, on_data, passed_in_full
+from ..certificates.programs import programs_for
 from ..methods.base import Info, Method, constants
 from ..oracles.build import oracle_for
-from ..oracles.oracle import Oracle
 from ..problems.data import Source
-from ..problems.problem import Problem
 from .fitting import Fitted
 from .loop import one_lane, one_method
-from .options import Record, Stop
+from .options import Stop, missing
 from .recording import Recorder, by_lane
 from .result import History, Result, Status
 from .run import Run
 from .stepper import StepperState
+
+
+FRESH_SAMPLES = 8
+"""Fresh samples on which the candidates are compared if there are endless data."""
 
 
 @dataclass(frozen=True)
@@ -34,45 +37,50 @@ class Candidates:
     """The points that the answer of one run is chosen from, and what they are judged by.
 
     Attributes:
-        points: by name: 'method' (its theorem's output), 'best', 'last', 'average'.
-        evaluations: of the points, in the same order.
+        points: by name: 'method' (its theorem's output), 'last', 'average', 'best'.
+        samples: for every sample the evaluations of the points, in the same order; one if that is all data.
         exact: whether they were evaluated on all data.
         weights: multipliers that weigh violations against the objective.
-        tolerances: the violation and the stationarity that count as none.
         first_objective: the objective at the start.
     """
 
     points: dict[str, Float[np.ndarray, " n"]]
-    evaluations: list[Evaluation]
+    samples: list[list[Evaluation]]
     exact: bool
     weights: Float[np.ndarray, " raw"]
-    tolerances: tuple[float, float]
     first_objective: float
 
-    def certified(self, problem: Problem, oracle: Oracle, seed: int) -> tuple[str, np.ndarray, Certificate]:
+    def certified(self, fitted: Fitted, options: Options) -> tuple[str, np.ndarray, Certificate]:
         """The name of the best point, the point, and its certificate."""
-        chosen = choose_candidate(self.evaluations, self.weights, self.tolerances[0], self.first_objective)
+        problem, oracle, start = fitted.problem, fitted.original, fitted.parameters.start
+        if self.exact:
+            listed = [Candidate.of(problem, oracle, evaluation) for evaluation in self.samples[0]]
+            chosen = choose_candidate(listed, self.weights, options.tolerance, self.first_objective)
+        else:
+            chosen = choose_by_samples(problem, oracle, self.samples, self.weights, options.tolerance)
         name, x = list(self.points.items())[chosen]
-        exact = self.evaluations[chosen] if self.exact else None
-        options = Options(self.tolerances[0], 0.95, seed)
-        return name, x, certify_point(problem, oracle, jnp.asarray(x), options, exact=exact)
+        exact = self.samples[0][chosen] if self.exact else None
+        return name, x, certify_point(problem, oracle, jnp.asarray(x), start, options, exact=exact)
 
 
-def answers(run: Run, recorder: Recorder, status: Status, notes: list[str]) -> list[Result]:
-    """A Result for every lane: the best candidate, certified on all data or on fresh samples."""
+def answers(
+    run: Run, recorder: Recorder, stop: Stop, status: Status, notes: list[str], attempt: int = 0
+) -> list[Result]:
+    """A Result for every lane: the best candidate, certified on all data or on fresh samples.
+
+    If a run is certified several times until it may stop, `attempt` numbers them from 1, and the risks add up to 5%.
+    """
     fitted, state = run.fitted, run.carry.run
     output, multipliers = run.output()
     points = {
         "method": run.vectors(output),
-        "best": recorder.best,
         "last": run.vectors(state.state.x),
         "average": run.vectors(state.average),
+        "best": recorder.best,
     }
-    exact = all(map(passed_in_full, fitted.original.sources))
-    # A sample of the data cannot tell points apart that are nearly optimal.
-    evaluate = partial(evaluate_exactly, fitted.problem, fitted.original) if exact else recorder.evaluate
-    evaluated = by_lane(evaluate, list(points.values()))
+    evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds[0], attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
+    confidence = 1.0 - 0.05 / (attempt * (attempt + 1) if attempt else 1)
     results = []
     for lane, seed in enumerate(run.seeds):
         weights = recorder.weights[lane]
@@ -80,11 +88,10 @@ def answers(run: Run, recorder: Recorder, status: Status, notes: list[str]) -> l
             weights = np.maximum(weights, np.abs(own[lane]))
         candidates = Candidates(
             {name: point[lane] for name, point in points.items()},
-            evaluated[lane],
+            [sample[lane] for sample in evaluated],
             exact,
             weights,
-            recorder.tolerances(lane),
-            recorder.scales[lane][2],
+            recorder.first_objectives[lane],
         )
         finite = bool(np.reshape(run.carry.finite, -1)[lane if run.lanes else 0])
         ending = Ending(
@@ -98,8 +105,25 @@ def answers(run: Run, recorder: Recorder, status: Status, notes: list[str]) -> l
             multipliers=own[lane],
         )
         of_lane, number = (one_lane(state, lane), lane) if run.lanes else (state, None)
-        results.append(_result(fitted, candidates, of_lane, ending, seed, number))
+        options = Options(stop.violation, confidence, seed, attempt=attempt)
+        results.append(_result(fitted, candidates, of_lane, ending, (stop, options), number))
     return results
+
+
+def evaluate_candidates(
+    fitted: Fitted, points: list[Float[np.ndarray, "lanes n"]], *seeds: int
+) -> tuple[list[list[list[Evaluation]]], bool]:
+    """For every sample and every lane the evaluation of each point, and whether the only sample is all data."""
+    problem, original, start = fitted.problem, fitted.original, fitted.parameters.start
+    if all(map(passed_in_full, original.sources)):
+        return [by_lane(lambda x: evaluate_exactly(problem, original, x, start), points)], True
+    program = programs_for(problem, original).evaluate
+
+    def on_fresh_sample(number: int) -> list[list[Evaluation]]:
+        oracle, sample = evaluation_data(original, 1 + number, *seeds)
+        return by_lane(lambda x: program((oracle.leaves(), sample), x, start, RECORD_PRODUCTS), points)
+
+    return [on_fresh_sample(number) for number in range(FRESH_SAMPLES)], False
 
 
 def stepper_answer(fitted: Fitted, state: StepperState, data: Source | None, stop: Stop) -> Result:
@@ -109,20 +133,18 @@ def stepper_answer(fitted: Fitted, state: StepperState, data: Source | None, sto
         raise ValueError(
             "Stepper.answer: data is missing; the problem's data are tightrope.Batches, so pass a Dataset or Sampler"
         )
-    original = oracle_for(problem, fitted.parameters)
-    fitted = replace(fitted, problem=problem, original=original)
+    fitted = replace(fitted, problem=problem, original=oracle_for(problem, fitted.parameters))
     multipliers = state.method.multipliers(state.state)
     flat = {"method": state.method.output(state.state), "last": state.state.x, "average": state.average}
     points = {name: np.asarray(x)[: fitted.parameters.size] for name, x in flat.items()}
-    exact = all(map(passed_in_full, original.sources))
-    evaluate = partial(evaluate_exactly, problem, original) if exact else Recorder(fitted, Record(1), stop, 1).evaluate
-    first, *evaluations = evaluate(np.stack([np.asarray(fitted.parameters.start), *points.values()]))
-    tolerances = stop.tolerances(largest_violation(first.violations), float(first.gradient_norm))
-    weights = np.max([np.abs(e.multipliers) for e in evaluations], axis=0)
-    candidates = Candidates(points, evaluations, exact, weights, tolerances, float(first.objective))
+    listed = [np.asarray(fitted.parameters.start), *points.values()]
+    evaluated, exact = evaluate_candidates(fitted, [x[None] for x in listed], 0)
+    samples = [lane[1:] for (lane,) in evaluated]
+    weights = np.max([np.abs(e.multipliers) for e in samples[0]], axis=0)
+    candidates = Candidates(points, samples, exact, weights, float(evaluated[0][0][0].objective))
     own = None if multipliers is None else np.asarray(fitted.oracle.rows.to_raw(multipliers))
     ending = Ending("budget", [], steps=int(state.k), multipliers=own)
-    return _result(fitted, candidates, state, ending, seed=0)
+    return _result(fitted, candidates, state, ending, (stop, Options(stop.violation, 0.95, 0)))
 
 
 @dataclass(frozen=True)
@@ -140,26 +162,31 @@ class Ending:
 
 
 def _result(
-    fitted: Fitted, candidates: Candidates, state: StepperState, ending: Ending, seed: int, lane: int | None = None
+    fitted: Fitted,
+    candidates: Candidates,
+    state: StepperState,
+    ending: Ending,
+    judged_by: tuple[Stop, Options],
+    lane: int | None = None,
 ) -> Result:
-    problem, original, method = fitted.problem, fitted.original, state.method
-    output, x, certificate = candidates.certified(problem, original, seed)
+    problem, original, method, (stop, options) = fitted.problem, fitted.original, state.method, judged_by
+    output, x, certificate = candidates.certified(fitted, options)
     found: Status | None = method.termination(state.state)
     if found == "infeasible" and certificate.verdict != "infeasible":
         found = None
     if ending.unbounded:
         found = "unbounded"
     own = ending.multipliers if output == "method" else None
-    success = certificate.verdict == "feasible" and certificate.stationary_within <= candidates.tolerances[1]
+    lacking = missing(stop, certificate)
     note, asked = method.note(state.state), fitted.method if lane is None else one_method(fitted.method, lane)
-    why = explain(ending.status, found, ending.steps, success, method)
+    why = explain(ending.status, found, ending.steps, lacking, method)
     return Result(
         x=fitted.parameters.unravel(jnp.asarray(x)),
         objective=certificate.objective.value,
         violation=certificate.largest_violation.value,
         stationarity=certificate.stationarity.value,
         multipliers=certificate.multipliers if own is None else by_constraint(problem, original, own),
-        success=success,
+        success=not lacking,
         status=found if ending.status == "budget" and found is not None else ending.status,
         message="; ".join([why, *ending.notes, *([note] if note else [])]) + ".",
         steps=ending.steps,
@@ -172,13 +199,15 @@ def _result(
         output=output,
         constants=constants(asked, method),
         settings=_settings(method),
-        seed=seed,
+        seed=options.seed,
     )
 
 
-def explain(ended: Status, found: str | None, steps: int, success: bool, method: Method) -> str:
+def explain(ended: Status, found: str | None, steps: int, lacking: list[str], method: Method) -> str:
     """Why the run ended; `found` is what the method's own test or the history adds to that."""
-    hint = "" if success else "; not certified yet: more steps, a larger batch or looser tolerances in stop= may help"
+    hint = ""
+    if lacking:
+        hint = f"; not certified: {' and '.join(lacking)}; more steps, a larger batch or looser tolerances in stop= may help"
     if found == "infeasible":
         hint = "; the problem is locally infeasible: the violation is stationary there and not zero, so nearby the "
         hint += "constraints cannot be met"
@@ -186,7 +215,7 @@ def explain(ended: Status, found: str | None, steps: int, success: bool, method:
         hint = "; the objective is unbounded below where the constraints hold: add the missing bound"
     smaller = ": try a smaller step_size" if hasattr(method, "step_size") else ""
     return {
-        "converged": f"stopped after {steps:,} steps: violation and stationarity are within the tolerances",
+        "converged": f"stopped after {steps:,} steps: violation, stationarity and gap are within the tolerances",
         "budget": f"{steps:,} steps were taken{hint}",
         "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
         "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it"

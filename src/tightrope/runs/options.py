@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..arguments import check_callable, check_type, number, positive_int
+from ..certificates.certificate import Certificate
 from ..certificates.evaluation import examples_for_records
 from ..problems.data import Dataset, Source
 
@@ -41,12 +42,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run may stop, and what counts as success; checked at records.
+    """When a run may stop, and what counts as success. All tolerances are relative to scales measured at the answer.
 
     Args:
-        violation: the largest violation, relative to max(1, violation at x0).
-        stationarity: the distance of ∇F + Jᵀλ to −N_X, relative to max(1, ‖∇F(x0)‖).
+        violation: the largest violation, relative to the scale of its constraint.
+        stationarity: the distance of ∇F + Jᵀλ to −N_X, relative to the scale of the gradient.
         seconds: a time limit for the loop; None: no limit.
+        gap: the estimated F(x) − F*, relative to the scale of the objective.
 
     Example:
         >>> import tightrope as tr
@@ -57,16 +59,24 @@ class Stop:
     violation: float = 1e-3
     stationarity: float = 1e-2
     seconds: float | None = None
+    gap: float = 1e-2
 
     def __post_init__(self) -> None:
-        number("Stop", "violation", self.violation, low=0.0, closed="[")
-        number("Stop", "stationarity", self.stationarity, low=0.0, closed="[")
+        for name in ("violation", "stationarity", "gap"):
+            number("Stop", name, getattr(self, name), low=0.0, closed="[")
         if self.seconds is not None:
             number("Stop", "seconds", self.seconds, low=0.0)
 
-    def tolerances(self, violation: float, gradient_norm: float) -> tuple[float, float]:
-        """The violation and the stationarity that count as none, from those at the start."""
-        return self.violation * max(1.0, violation), self.stationarity * max(1.0, gradient_norm)
+
+def missing(stop: Stop, certificate: Certificate) -> list[str]:
+    """Return what keeps a certificate, at the tolerance `stop.violation`, from being a success; nothing if it is one."""
+    found = {
+        "stationarity": (certificate.relative_stationarity, stop.stationarity),
+        "optimality gap": (certificate.relative_gap, stop.gap),
+    }
+    largest = max((e.value for e in certificate.relative_violation.values()), default=0.0)
+    parts = [] if certificate.verdict == "feasible" else [f"it is {certificate.verdict} (relative violation {largest:.2g})"]
+    return parts + [f"the {name} {value:.2g} is above {most:g}" for name, (value, most) in found.items() if not value <= most]
 
 
 def check_stop(owner: str, stop: Any) -> None:

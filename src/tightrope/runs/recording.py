@@ -11,8 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, evaluation_data, largest_violation, rank_key
+from ..certificates.choosing import Candidate, rank_key
+from ..certificates.evaluation import (
+    EVALUATION_EXAMPLES,
+    RECORD_PRODUCTS,
+    Evaluation,
+    evaluation_data,
+    largest_violation,
+)
+from ..certificates.judging import evaluate_exactly, passed_in_full
 from ..certificates.programs import programs_for
+from ..certificates.scales import objective_scale
 from ..problems.checks import check_values
 from ..problems.data import Dataset
 from .fitting import Fitted
@@ -23,52 +32,103 @@ from .run import RecordPoint
 UNBOUNDED_FALL = 1e8
 """An objective that fell by this many times its first size is called unbounded."""
 
+REST_CHANGE, REST_VIOLATION = 8.0, 100.0
+"""A record is at rest if the objective changed by less and the violation is less than this, in units of eps and scale."""
+REST_RECORDS = 2
+"""Records at rest, one after the other, after which a run may end."""
+RECORD_ERROR = 4.0 / math.sqrt(EVALUATION_EXAMPLES)
+"""The error of a record's values on a sample, relative to scales, which are no smaller than the spread of single examples."""
+PASS_SHARE = 0.5
+"""Full passes of records evaluate at most this share of the examples that the steps drew."""
+
 Evaluate = Callable[[Float[np.ndarray, "points n"]], list[Evaluation]]
 
 
 class Recorder:
     """The records of a run, or of many runs as lanes.
 
+    Data that can be passed over in full are passed over at as many records as their steps pay for (`PASS_SHARE`), and at the
+    last one. At the others, values on a sample are corrected by their error at the last full pass, so what is left of
+    it is the error of the difference between two iterates. Endless data are evaluated on one sample per run; no answer is
+    chosen on it alone.
+
     Attributes:
         histories: for every lane the columns of its history.
         best: for every lane the best point at a record so far, iterate or average.
         weights: for every lane the largest multipliers at a record so far; they weigh violations against the objective.
-        scales: for every lane the violation, the gradient's norm and the objective at the start.
+        first_objectives: for every lane the objective at the start.
+        last: for every lane the candidates at the last record: iterate and average.
+        exact: whether the last record was evaluated on all data.
+        resting: for every lane the number of records at rest, up to the last one.
+        rest_step: the first record at which all lanes were at rest; None before it.
         waiting: points of the last chunk that are not recorded yet; until then the run is not in a state to be saved.
     """
 
-    def __init__(self, fitted: Fitted, record: Record, stop: Stop, lanes: int):
-        self._fitted, self._record, self._stop = fitted, record, stop
-        size = fitted.original.rows.raw_size
+    def __init__(self, fitted: Fitted, record: Record, stop: Stop, lanes: int, seed: int = 0):
+        self._fitted, self._record, self._stop, self._seed = fitted, record, stop, seed
+        size, dtype = fitted.original.rows.raw_size, fitted.parameters.dtype
         self._slices = fitted.original.slices()
         self.histories: list[dict[str, list[float]]] = [{} for _ in range(lanes)]
         self.best = np.tile(np.asarray(fitted.parameters.start), (lanes, 1))
-        self._best_objective = np.full(lanes, np.inf, fitted.parameters.dtype)
-        self._best_violations = np.zeros((lanes, size), fitted.parameters.dtype)
-        self.weights = np.zeros_like(self._best_violations)
-        self.scales: list[tuple[float, float, float]] = []
+        self._best = [Candidate(np.inf, np.zeros(size, dtype), np.inf, np.inf)] * lanes
+        self.weights = np.zeros((lanes, size), dtype)
+        self._shifts = np.zeros((lanes, 1 + size), dtype)
+        self._passed = 0
+        self.first_objectives: list[float] = []
+        self.last: list[tuple[Candidate, Candidate]] = []
+        self.exact = False
+        self.resting = [0] * lanes
+        self.rest_step: int | None = None
         self.waiting = 0
         self._evaluation: tuple[Any, Any, Any] | None = None
 
     # ------------------------------------------------------------------ records
 
     def record(self, points: list[RecordPoint]) -> Iterator[list[dict[str, Any]]]:
-        """Evaluate all points at once; then, one by one, add them to every history and give their rows."""
-        if not points:
-            return
-        evaluated = by_lane(self.evaluate, [vector for point in points for vector in (point.x, point.average)])
-        if not self.scales:
-            self.scales = [
-                (largest_violation(e.violations), float(e.gradient_norm), float(e.objective)) for e, *_ in evaluated
-            ]
-        for place, point in enumerate(points):
-            yield [self._record_lane(point, lane, *found[2 * place :][:2]) for lane, found in enumerate(evaluated)]
-            self.waiting = max(self.waiting - 1, 0)
+        """Evaluate all points; then, one by one, add them to every history and give their rows."""
+        while points:
+            end = next((i for i, point in enumerate(points, 1) if self._pass_pays(point)), len(points))
+            stretch, points = points[:end], points[end:]
+            evaluated = self._evaluate_stretch(stretch)
+            if not self.first_objectives:
+                self.first_objectives = [float(e.objective) for e, *_ in evaluated]
+            for place, point in enumerate(stretch):
+                yield [self._record_lane(point, lane, *found[2 * place :][:2]) for lane, found in enumerate(evaluated)]
+                if self.rest_step is None and min(self.resting) >= REST_RECORDS:
+                    self.rest_step = point.step
+                self.waiting = max(self.waiting - 1, 0)
 
-    def evaluate(self, points: Float[np.ndarray, "points n"]) -> list[Evaluation]:
-        """Each point on the sample of records."""
+    def _evaluate_stretch(self, stretch: list[RecordPoint]) -> list[list[Evaluation]]:
+        """For every lane the evaluation of iterate and average at each point; the last point on all data, if that pays."""
+        fitted = self._fitted
         oracle, leaves, sample = self._sample_of_records()
-        return programs_for(self._fitted.problem, oracle).evaluate(leaves, points, sample, RECORD_PRODUCTS)
+        vectors = [vector for point in stretch for vector in (point.x, point.average)]
+        shifts = np.repeat(self._shifts, len(vectors), axis=0)
+        program, start = programs_for(fitted.problem, oracle).evaluate, fitted.parameters.start
+        evaluated = by_lane(lambda x: program((leaves, sample), x, start, RECORD_PRODUCTS, shifts), vectors)
+        self.exact = all(isinstance(s, Dataset) and s.size <= EVALUATION_EXAMPLES for s in oracle.sources)
+        if self._pass_pays(stretch[-1]):
+            passed = by_lane(lambda x: evaluate_exactly(fitted.problem, fitted.original, x, start), vectors[-2:])
+            for lane, (found, exactly) in enumerate(zip(evaluated, passed, strict=True)):
+                now, before = exactly[0], found[-2]
+                self._shifts[lane] += np.append(now.objective - before.objective, now.raw - before.raw)
+                found[-2:] = exactly
+            self._passed += 2 * self._pass_size()
+            self.exact = True
+        return evaluated
+
+    def _pass_size(self) -> int:
+        """The number of examples in a full pass; 0 if records use all of them anyway, or if some source has no end."""
+        sources = self._fitted.original.sources
+        large = any(isinstance(s, Dataset) and s.size > EVALUATION_EXAMPLES for s in sources)
+        if not large or not all(map(passed_in_full, sources)):
+            return 0
+        return sum(s.size for s in sources if isinstance(s, Dataset))
+
+    def _pass_pays(self, point: RecordPoint) -> bool:
+        """Whether this record is to be evaluated on all data, which are not the examples of every record."""
+        size, drawn = self._pass_size(), point.calls[0]["samples"]
+        return size > 0 and (point.step == self._fitted.steps or self._passed + 2 * size <= PASS_SHARE * drawn)
 
     def params(self, point: RecordPoint, lane: int = 0) -> Any:
         """The iterate as the user's functions take it."""
@@ -76,26 +136,36 @@ class Recorder:
 
     def _sample_of_records(self) -> tuple[Any, Any, Any]:
         if self._evaluation is None:
-            oracle, sample = evaluation_data(self._fitted.original)
+            oracle, sample = evaluation_data(self._fitted.original, self._seed)
             self._evaluation = oracle, oracle.leaves(), sample
         return self._evaluation
 
     def _record_lane(self, point: RecordPoint, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
-        self._compare(lane, iterate, point.x[lane])
-        self._compare(lane, average, point.average[lane])
+        self._note_rest(lane, iterate)
+        self.last[lane:] = [(self._compare(lane, iterate, point.x), self._compare(lane, average, point.average))]
         row = self._row(point, lane, iterate) | self._metrics(point, lane)
         for name, value in row.items():
             self.histories[lane].setdefault(name, []).append(value)
         return row
 
-    def _compare(self, lane: int, evaluation: Evaluation, point: Float[np.ndarray, " n"]) -> None:
+    def _compare(self, lane: int, evaluation: Evaluation, points: Float[np.ndarray, "lanes n"]) -> Candidate:
         """Keep the point if it is better than the best so far, by the largest multipliers so far."""
+        candidate = Candidate.of(self._fitted.problem, self._fitted.original, evaluation)
         weights = self.weights[lane] = np.maximum(self.weights[lane], np.abs(evaluation.multipliers))
-        tolerance, _ = self.tolerances(lane)
-        best = rank_key(self._best_objective[lane], self._best_violations[lane], weights, tolerance)
-        if rank_key(evaluation.objective, evaluation.violations, weights, tolerance) < best:
-            self._best_objective[lane], self._best_violations[lane] = evaluation.objective, evaluation.violations
-            self.best[lane] = point
+        best = rank_key(self._best[lane], weights, self._stop.violation)
+        if rank_key(candidate, weights, self._stop.violation) < best:
+            self._best[lane], self.best[lane] = candidate, points[lane]
+        return candidate
+
+    def _note_rest(self, lane: int, now: Evaluation) -> None:
+        """Count the records at which nothing changes but by rounding; only where records know all data."""
+        before, eps = self.histories[lane].get("objective", []), float(np.finfo(self._fitted.parameters.dtype).eps)
+        if not before or not all(map(passed_in_full, self._fitted.original.sources)):
+            return
+        change = abs(float(now.objective) - before[-1])
+        relative = Candidate.of(self._fitted.problem, self._fitted.original, now).relative
+        calm = change <= REST_CHANGE * eps * objective_scale(now.objective, now.sizes)
+        self.resting[lane] = self.resting[lane] + 1 if calm and relative <= REST_VIOLATION * eps else 0
 
     def _row(self, point: RecordPoint, lane: int, evaluation: Evaluation) -> dict[str, float]:
         samples, source = point.calls[lane]["samples"], self._fitted.problem.data
@@ -128,24 +198,26 @@ class Recorder:
         """Whether there is a record yet."""
         return bool(self.histories[0])
 
-    def tolerances(self, lane: int) -> tuple[float, float]:
-        """The violation and the stationarity that count as none."""
-        violation, gradient, _ = self.scales[lane]
-        return self._stop.tolerances(violation, gradient)
+    def may_stop(self, stop: Stop, gradient_scales: list[float]) -> bool:
+        """Whether an answer within the tolerances may be at hand in every lane, as far as the last record shows.
 
-    def stop_met(self) -> bool:
-        """Whether the last record of every lane is within the tolerances."""
+        `gradient_scales` are those of the last certificates, or 0; stationarity is not compared before one is known.
+        """
+        error = 0.0 if self.exact else RECORD_ERROR
 
-        def met(lane: int) -> bool:
-            history, (violation, stationarity) = self.histories[lane], self.tolerances(lane)
-            return history["violation"][-1] <= violation and history["stationarity"][-1] <= stationarity
+        def near(candidate: Candidate, scale: float) -> bool:
+            stationary = not scale or candidate.stationarity <= (stop.stationarity + error) * scale
+            return candidate.relative <= stop.violation + error and stationary
 
-        return all(met(lane) for lane in range(len(self.histories)))
+        if not self.last:
+            return False
+        lanes = zip(self.last, gradient_scales, strict=True)
+        return all(any(near(candidate, scale) for candidate in pair) for pair, scale in lanes)
 
     def falls_without_bound(self, lane: int) -> bool:
         """Whether the objective, while the constraints held, fell so far that it seems to have no bound."""
-        history, first = self.history(lane), self.scales[lane][2]
-        within = history["violation"] <= self.tolerances(lane)[0]
+        history, first = self.history(lane), self.first_objectives[lane]
+        within = history["violation"] <= self._stop.violation
         return bool(np.any(within & (history["objective"] < first - UNBOUNDED_FALL * max(1.0, abs(first)))))
 
     def history(self, lane: int) -> History:
@@ -156,17 +228,36 @@ class Recorder:
 
     def arrays(self) -> Any:
         """The arrays of a checkpoint."""
-        return self.best, self._best_objective, self._best_violations, self.weights
+        violations = np.array([candidate.violations for candidate in self._best])
+        return self.best, violations, self.weights, self._shifts
 
     def notes(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
-        return {"scales": self.scales, "histories": self.histories}
+        best = [[float(c.objective), c.relative, c.stationarity] for c in self._best]
+        return {
+            "histories": self.histories,
+            "first_objectives": self.first_objectives,
+            "best": best,
+            "passed": self._passed,
+            "resting": self.resting,
+        }
 
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.best, self._best_objective, self._best_violations, self.weights = map(np.array, arrays)
-        self.histories = notes["histories"]
-        self.scales = [tuple(scale) for scale in notes["scales"]]
+        self.best, violations, self.weights, self._shifts = map(np.array, arrays)
+        self._best = [
+            Candidate(objective, violation, relative, stationarity)
+            for violation, (objective, relative, stationarity) in zip(violations, notes["best"], strict=True)
+        ]
+        self.histories, self.first_objectives = notes["histories"], notes["first_objectives"]
+        self._passed, self.resting = notes["passed"], notes["resting"]
+
+    def cut(self, step: int) -> None:
+        """Forget the records after this step."""
+        for history in self.histories:
+            count = int(np.searchsorted(history["step"], step, side="right"))
+            for column in history.values():
+                del column[count:]
 
 
 def by_lane(evaluate: Evaluate, candidates: list[Float[np.ndarray, "lanes n"]]) -> list[list[Evaluation]]:

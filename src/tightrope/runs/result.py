@@ -86,8 +86,9 @@ class Result:
         stationarity: distance of ∇F + Jᵀλ to −N_X(x), as certified.
         multipliers: by constraint; for the Lagrangian F + Σλc + Σμg, one signed number for `between`. A float for a constraint
             function that returns a scalar, an array for one that returns a vector, even of length 1.
-        success: whether x is certified feasible and stationary at the tolerances of `stop`.
-        status: why the run ended: 'converged' (`stop` was met), 'budget', 'interrupted' or 'diverged'. If the budget ran
+        success: whether x is certified feasible, stationary and near the optimum, at the tolerances of `stop`.
+        status: why the run ended: 'converged' (`stop` was met, or the iterates are at rounding level), 'budget',
+            'interrupted' or 'diverged'. If the budget ran
             out it may also be what the method or the history found: 'converged' (the method's own test), 'infeasible' or
             'unbounded'.
         message: the status in words, with what to do next.
@@ -137,11 +138,12 @@ class Result:
         rows = [
             ("status", f"{self.status}{', success' if self.success else ', not certified'}"),
             ("objective", str(c.objective)),
+            ("gap to optimum", c.gap_line),
             *(
-                (f"violation of {name}", f"{e}   multiplier {_short(self.multipliers[name])}")
-                for name, e in c.violation.items()
+                (f"violation of {name}", f"{c.violation_line(name)}   multiplier {_short(self.multipliers[name])}")
+                for name in c.violation
             ),
-            ("stationarity", str(c.stationarity)),
+            ("stationarity", c.stationarity_line),
             *([] if c.near_stationarity is None else [("near-stationarity", str(c.near_stationarity))]),
             ("feasible?", c.decision),
             ("method", f"{self.method}, answer: {self.output}"),
@@ -159,6 +161,7 @@ class Result:
         """Write the result to one file (NumPy's .npz: arrays and JSON, no pickle); `tightrope.load` reads it."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array_like))]
         text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history")}
+        text["certificate"] = self.certificate._asdict()
         text |= {"skeleton": _skeleton(self.x), "history": {name: c.tolist() for name, c in self.history.items()}}
         arrays: dict[str, Any] = {f"x{i}": leaf for i, leaf in enumerate(leaves)}
         arrays["json"] = np.array(json.dumps(text, default=_to_json))
@@ -237,18 +240,11 @@ def _to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be saved")
 
 
-def _certificate(saved: list[Any]) -> Certificate:
-    objective, violation, stationarity, complementarity, multipliers, *rest, near, weight = saved
-    return Certificate(
-        Estimate(*objective),
-        {name: Estimate(*e) for name, e in violation.items()},
-        Estimate(*stationarity),
-        Estimate(*complementarity),
-        _vectors(multipliers),
-        *rest,
-        near_stationarity=None if near is None else Estimate(*near),
-        proximal_weight=weight,
-    )
+def _certificate(saved: dict[str, Any]) -> Certificate:
+    one, several = ("objective", "stationarity", "complementarity", "near_stationarity"), ("violation", "relative_violation")
+    saved |= {name: Estimate(*saved[name]) for name in one if saved[name] is not None}
+    saved |= {name: {key: Estimate(*e) for key, e in saved[name].items()} for name in several}
+    return Certificate(**saved | {name: _vectors(saved[name]) for name in ("multipliers", "scale")})
 
 
 def _vectors(multipliers: dict[str, Any]) -> dict[str, Any]:

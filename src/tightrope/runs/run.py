@@ -63,10 +63,13 @@ class Run:
     chunk: int = FIRST_CHUNK
     """Steps of the next chunk."""
     diverged: bool = False
+    before: tuple[Carry, int, float, list[dict[str, int]]] | None = None
+    """The carry, the steps, the time and the calls before the last chunk."""
 
     def advance(self, records: int) -> list[RecordPoint]:
         """One chunk: about CHUNK_SECONDS and at most this many records."""
         before, first = self.carry, self.step
+        self.before = before, first, self.seconds, self.calls
         last = min((first // self.every + records) * self.every, self.fitted.steps, first + self.chunk)
         loop = partial(self.programs.loop(self.room), self.leaves, before)
         began = time.perf_counter()
@@ -83,6 +86,17 @@ class Run:
         if self.step == self.fitted.steps and self.step % self.every and not self.diverged:
             points.append(self.now())
         return points
+
+    def rewind(self, step: int) -> None:
+        """Go back to this step of the last chunk, by taking its first steps again."""
+        assert self.before is not None
+        taken = self.step - self.before[1]
+        self.carry, self.step, before, self.calls = self.before
+        self.seconds = before + (self.seconds - before) * (step - self.step) / max(taken, 1)
+        loop = self.programs.loop(self.room)
+        self.carry, _ = loop(self.leaves, self.carry, np.array([step, self.every], np.int32))
+        self.calls = self._calls_after(step - self.step, jax.device_get(self.carry.counts))
+        self.step = step
 
     def now(self) -> RecordPoint:
         """The run as it is."""

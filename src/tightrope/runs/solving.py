@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 from ..arguments import check_callable, seed_number
 from ..methods.base import Method
 from ..problems.problem import Problem
-from .answer import answers
 from .checkpoint import Checkpoint, CheckpointStore, fingerprint
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
@@ -22,7 +21,7 @@ from .progress import progress_bar
 from .recording import Recorder, first_point
 from .result import Result
 from .run import start_run
-from .running import Observer, resume, run_to_end
+from .running import Finish, Observer, resume, run_to_end
 
 logger = logging.getLogger("tightrope")
 
@@ -77,21 +76,22 @@ def solve(
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
-    recorder = Recorder(fitted, record, stop or Stop(), 1)
+    recorder = Recorder(fitted, record, stop or Stop(), 1, seed)
     with _store(checkpoint, fitted, record, seed) as store:
         x, projected = first_point(fitted)
         run = start_run(fitted, x, [seed], record.every)
         if store is not None and resume(store, run, recorder):
             logger.info("resumed at step %d from %s", run.step, store.folder)
+        notes = [fitted.reason] if fitted.reason else []
+        if warm_start is None and projected:
+            notes.append("x0 was outside the domain and was projected")
+        finish = Finish(run, recorder, stop, notes)
         with progress_bar(progress, fitted.steps, fitted.name) as show:
             observer = Observer(show, callback)
-            status = run_to_end(run, recorder, stop, observer, store)
-    notes = [fitted.reason] if fitted.reason else []
-    if warm_start is None and projected:
-        notes.append("x0 was outside the domain and was projected")
+            status = run_to_end(finish, observer, store)
     if observer.stopped:
         notes.append("the callback stopped the run")
-    return answers(run, recorder, status, notes)[0]
+    return finish.answers(status)[0]
 
 
 def _store(

@@ -14,13 +14,12 @@ from jaxtyping import PyTree
 from ..arguments import described, positive_int, seed_number
 from ..methods.base import Method
 from ..problems.problem import Problem
-from .answer import answers
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
 from .recording import Recorder, first_point
 from .result import Result
 from .run import start_run
-from .running import run_to_end
+from .running import Finish, run_to_end
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,8 +111,8 @@ def sweep(
     for group in _groups(settings):
         lanes = _as_lanes([settings[i] for i in group], len(listed))
         run = start_run(lanes, x, listed * len(group), record.every, lanes=True)
-        recorder = Recorder(lanes, record, stop or Stop(), len(run.seeds))
-        found = answers(run, recorder, run_to_end(run, recorder, stop), [])
+        finish = Finish(run, Recorder(lanes, record, stop or Stop(), len(run.seeds), listed[0]), stop, [])
+        found = finish.answers(run_to_end(finish))
         for place, i in enumerate(group):
             results[i] = found[place * len(listed) : (place + 1) * len(listed)]
     return SweepResult([result for i in range(len(settings)) for result in results[i]])

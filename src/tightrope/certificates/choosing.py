@@ -1,0 +1,114 @@
+"""The choice of an answer among candidates: the iterates and averages that a run has at hand.
+
+On all data, candidates are compared by an exact penalty function. On samples, a comparison has an error, and the best of many
+candidates is partly the luckiest. So there, the candidate that the method's theorem covers is kept unless another one is
+better beyond the error of their difference, measured on fresh samples that no candidate was chosen on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from ..oracles.oracle import Oracle
+from ..oracles.rows import bounds
+from ..problems.problem import Problem
+from .evaluation import Evaluation, largest_violation
+from .scales import constraint_scales
+
+GROSS_VIOLATION = 100.0
+"""A relative violation above this multiple of the tolerance is worse than any objective."""
+SIGNIFICANT = 4.0
+"""Standard errors of a difference that count as one; with 8 samples the chance of an error is about 0.5%."""
+
+
+def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"]) -> float:
+    """The exact penalty function F + 2 Σ weights · violation; ∞ if it is not finite.
+
+    If the weights are at least the multipliers of a solution, that solution minimizes it in a convex problem.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(objective + 2.0 * weights @ violations)
+    return value if math.isfinite(value) else math.inf
+
+
+class Candidate(NamedTuple):
+    """What a point is ranked by; `relative` is its largest violation over its constraint's scale."""
+
+    objective: Any
+    violations: Float[np.ndarray, " raw"]
+    relative: float
+    stationarity: float
+
+    @classmethod
+    def of(cls, problem: Problem, oracle: Oracle, found: Evaluation) -> Candidate:
+        """Return the candidate with these measurements."""
+        relative = largest_violation(found.violations / constraint_scales(problem, oracle, found.sizes))
+        return cls(found.objective, found.violations, relative, float(found.stationarity))
+
+
+def rank_key(candidate: Candidate, weights: Float[np.ndarray, " raw"], tolerance: float) -> tuple[bool, float]:
+    """The key that ranks points, less is better: whether the point is grossly infeasible or not finite, then its merit.
+
+    The merit alone is not enough: far from a solution of a non-convex problem, no weights are known to be large enough.
+    """
+    value = merit(candidate.objective, candidate.violations, weights)
+    acceptable = candidate.relative <= GROSS_VIOLATION * tolerance and math.isfinite(value)
+    return not acceptable, value
+
+
+def choose_candidate(
+    candidates: list[Candidate], weights: Float[np.ndarray, " raw"], tolerance: float, first_objective: float
+) -> int:
+    """Return the index of the best candidate.
+
+    Among the candidates within a thousandth of the progress of the best rank, it is the most feasible (to the tolerance) and
+    then the most stationary one.
+    """
+    ranks = [rank_key(candidate, weights, tolerance) for candidate in candidates]
+    gross, best = min(ranks)
+    limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
+    as_good = [i for i, (one, value) in enumerate(ranks) if one == gross and value <= limit] or [0]
+
+    def quality(i: int) -> tuple[float, float]:
+        return max(candidates[i].relative, tolerance), float(candidates[i].stationarity)
+
+    return min(as_good, key=quality)
+
+
+def choose_by_samples(
+    problem: Problem,
+    oracle: Oracle,
+    samples: list[list[Evaluation]],
+    weights: Float[np.ndarray, " raw"],
+    tolerance: float,
+) -> int:
+    """Return the index of the answer among candidates that are known from samples; the first is kept when in doubt.
+
+    Args:
+        problem: the problem.
+        oracle: its oracle, in native form.
+        samples: for every fresh sample the evaluations of all candidates on it.
+        weights: multipliers that weigh violations against the objective.
+        tolerance: the relative violation that counts as none.
+    """
+    objective = np.array([[e.objective for e in sample] for sample in samples], float)
+    raw = np.array([[e.raw for e in sample] for sample in samples], float)
+    low, high = bounds(problem.constraints, [term.shape for term in oracle.constraints])
+    mean = raw.mean(axis=0)
+    excess = np.maximum(mean - high, 0.0) - np.maximum(low - mean, 0.0)
+    merits = objective.mean(axis=0) + 2.0 * np.abs(excess) @ weights
+    each = objective + 2.0 * np.sum(weights * np.sign(excess) * raw, axis=2)  # to first order: on the side of the mean
+    scales = np.array([constraint_scales(problem, oracle, e.sizes) for e in samples[0]])
+    relative = np.max(np.abs(excess) / scales, axis=1, initial=0.0)
+    gross = ~((relative <= GROSS_VIOLATION * tolerance) & np.isfinite(merits))
+    chosen = 0
+    for other in range(1, len(merits)):
+        error = np.std(each[:, other] - each[:, chosen], ddof=1) / np.sqrt(len(samples))
+        better = merits[other] < merits[chosen] - SIGNIFICANT * error
+        if gross[chosen] > gross[other] or (gross[chosen] == gross[other] and better):
+            chosen = other
+    return chosen
