@@ -36,28 +36,40 @@ def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[
 
 
 class Candidate(NamedTuple):
-    """What a point is ranked by; `relative` is its largest violation over its constraint's scale."""
+    """What a point is ranked by; `scales` are those of its violations."""
 
     objective: Any
     violations: Float[np.ndarray, " raw"]
-    relative: float
+    scales: Float[np.ndarray, " raw"]
     stationarity: float
 
     @classmethod
     def of(cls, problem: Problem, oracle: Oracle, found: Evaluation) -> Candidate:
         """Return the candidate with these measurements."""
-        relative = largest_violation(found.violations / constraint_scales(problem, oracle, found.sizes))
-        return cls(found.objective, found.violations, relative, float(found.stationarity))
+        scales = constraint_scales(problem, oracle, found.sizes)
+        return cls(found.objective, found.violations, scales, float(found.stationarity))
+
+    @property
+    def relative(self) -> float:
+        """The largest violation over its scale."""
+        return largest_violation(self.violations / self.scales)
 
 
-def rank_key(candidate: Candidate, weights: Float[np.ndarray, " raw"], tolerance: float) -> tuple[bool, float]:
-    """The key that ranks points, less is better: whether the point is grossly infeasible or not finite, then its merit.
+def rank_key(
+    candidate: Candidate, weights: Float[np.ndarray, " raw"], gross: Float[np.ndarray, " raw"]
+) -> tuple[bool, float]:
+    """The key that ranks points, less is better: whether a violation is gross or not finite, then the merit.
 
     The merit alone is not enough: far from a solution of a non-convex problem, no weights are known to be large enough.
     """
     value = merit(candidate.objective, candidate.violations, weights)
-    acceptable = candidate.relative <= GROSS_VIOLATION * tolerance and math.isfinite(value)
+    acceptable = bool(np.all(candidate.violations <= gross)) and math.isfinite(value)
     return not acceptable, value
+
+
+def gross_violations(candidates: list[Candidate], tolerance: float) -> Float[np.ndarray, " raw"]:
+    """Return the violations that no objective makes up for, in units of the largest scales of all candidates."""
+    return GROSS_VIOLATION * tolerance * np.max([candidate.scales for candidate in candidates], axis=0)
 
 
 def choose_candidate(
@@ -68,13 +80,14 @@ def choose_candidate(
     Among the candidates within a thousandth of the progress of the best rank, it is the most feasible (to the tolerance) and
     then the most stationary one.
     """
-    ranks = [rank_key(candidate, weights, tolerance) for candidate in candidates]
-    gross, best = min(ranks)
+    gross = gross_violations(candidates, tolerance)
+    ranks = [rank_key(candidate, weights, gross) for candidate in candidates]
+    worst, best = min(ranks)
     limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
-    as_good = [i for i, (one, value) in enumerate(ranks) if one == gross and value <= limit] or [0]
+    as_good = [i for i, (one, value) in enumerate(ranks) if one == worst and value <= limit] or [0]
 
     def quality(i: int) -> tuple[float, float]:
-        return max(candidates[i].relative, tolerance), float(candidates[i].stationarity)
+        return max(candidates[i].relative, tolerance), candidates[i].stationarity
 
     return min(as_good, key=quality)
 
@@ -102,9 +115,8 @@ def choose_by_samples(
     excess = np.maximum(mean - high, 0.0) - np.maximum(low - mean, 0.0)
     merits = objective.mean(axis=0) + 2.0 * np.abs(excess) @ weights
     each = objective + 2.0 * np.sum(weights * np.sign(excess) * raw, axis=2)  # to first order: on the side of the mean
-    scales = np.array([constraint_scales(problem, oracle, e.sizes) for e in samples[0]])
-    relative = np.max(np.abs(excess) / scales, axis=1, initial=0.0)
-    gross = ~((relative <= GROSS_VIOLATION * tolerance) & np.isfinite(merits))
+    largest = gross_violations([Candidate.of(problem, oracle, e) for e in samples[0]], tolerance)
+    gross = ~(np.all(np.abs(excess) <= largest, axis=1) & np.isfinite(merits))
     chosen = 0
     for other in range(1, len(merits)):
         error = np.std(each[:, other] - each[:, chosen], ddof=1) / np.sqrt(len(samples))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..certificates.choosing import Candidate, rank_key
+from ..certificates.choosing import GROSS_VIOLATION, Candidate, rank_key
 from ..certificates.evaluation import (
     EVALUATION_EXAMPLES,
     RECORD_PRODUCTS,
@@ -70,8 +70,9 @@ class Recorder:
         self._slices = fitted.original.slices()
         self.histories: list[dict[str, list[float]]] = [{} for _ in range(lanes)]
         self.best = np.tile(np.asarray(fitted.parameters.start), (lanes, 1))
-        self._best = [Candidate(np.inf, np.zeros(size, dtype), np.inf, np.inf)] * lanes
+        self._best = [Candidate(np.inf, np.zeros(size, dtype), np.zeros(size), np.inf)] * lanes
         self.weights = np.zeros((lanes, size), dtype)
+        self._scales = np.zeros((lanes, size))
         self._shifts = np.zeros((lanes, 1 + size), dtype)
         self._passed = 0
         self.first_objectives: list[float] = []
@@ -152,8 +153,9 @@ class Recorder:
         """Keep the point if it is better than the best so far, by the largest multipliers so far."""
         candidate = Candidate.of(self._fitted.problem, self._fitted.original, evaluation)
         weights = self.weights[lane] = np.maximum(self.weights[lane], np.abs(evaluation.multipliers))
-        best = rank_key(self._best[lane], weights, self._stop.violation)
-        if rank_key(candidate, weights, self._stop.violation) < best:
+        scales = self._scales[lane] = np.maximum(self._scales[lane], candidate.scales)
+        gross = GROSS_VIOLATION * self._stop.violation * scales
+        if rank_key(candidate, weights, gross) < rank_key(self._best[lane], weights, gross):
             self._best[lane], self.best[lane] = candidate, points[lane]
         return candidate
 
@@ -228,26 +230,26 @@ class Recorder:
 
     def arrays(self) -> Any:
         """The arrays of a checkpoint."""
-        violations = np.array([candidate.violations for candidate in self._best])
-        return self.best, violations, self.weights, self._shifts
+        violations, scales = (np.array(a) for a in zip(*((c.violations, c.scales) for c in self._best), strict=True))
+        found = self.best, violations, scales, self.weights, self._scales, self._shifts
+        return tuple(array.astype(self._fitted.parameters.dtype) for array in found)
 
     def notes(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
-        best = [[float(c.objective), c.relative, c.stationarity] for c in self._best]
         return {
             "histories": self.histories,
             "first_objectives": self.first_objectives,
-            "best": best,
+            "best": [[float(c.objective), c.stationarity] for c in self._best],
             "passed": self._passed,
             "resting": self.resting,
         }
 
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.best, violations, self.weights, self._shifts = map(np.array, arrays)
+        self.best, violations, scales, self.weights, self._scales, self._shifts = map(np.array, arrays)
         self._best = [
-            Candidate(objective, violation, relative, stationarity)
-            for violation, (objective, relative, stationarity) in zip(violations, notes["best"], strict=True)
+            Candidate(objective, violation, scale, stationarity)
+            for violation, scale, (objective, stationarity) in zip(violations, scales, notes["best"], strict=True)
         ]
         self.histories, self.first_objectives = notes["histories"], notes["first_objectives"]
         self._passed, self.resting = notes["passed"], notes["resting"]

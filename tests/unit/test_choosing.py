@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightrope.certificates.evaluation import Evaluation, choose_candidate, merit, rank_key
+from tightrope.certificates.choosing import Candidate, choose_candidate, merit, rank_key
 
 
 def point(objective, violation, stationarity=0.1):
-    return Evaluation(objective, np.array([violation]), stationarity, 0.0, np.array([1.0]), 1.0)
+    """A candidate with one constraint, whose scale is 1."""
+    return Candidate(objective, np.array([violation]), np.ones(1), stationarity)
 
 
 WEIGHTS = np.array([1.0])
@@ -40,7 +41,6 @@ def test_a_point_that_is_not_finite_is_never_chosen_over_a_finite_one():
 def test_no_objective_makes_up_for_a_gross_violation():
     """Multipliers near a solution do not apply to points far away: with them 1 + 2 · 0.1 · 3 is below 1.9."""
     assert choose_candidate([point(1.0, 3.0), point(1.9, 0.0)], np.array([0.1]), 1e-3, 1.0) == 1
-    assert rank_key(1.9, np.array([0.009]), np.array([0.1]), 1e-3) < rank_key(
-        1.0, np.array([3.0]), np.array([0.1]), 1e-3
-    )
+    weights, gross = np.array([0.1]), np.array([0.1])
+    assert rank_key(point(1.9, 0.009), weights, gross) < rank_key(point(1.0, 3.0), weights, gross)
     assert choose_candidate([point(5.0, 3.0), point(1.0, 4.0)], np.array([0.1]), 1e-3, 1.0) == 1
