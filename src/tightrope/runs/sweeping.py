@@ -17,9 +17,9 @@ from ..problems.problem import Problem
 from .answer import answers
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
-from .recording import Recorder, first_point
+from .recording import Recorder
 from .result import Result
-from .run import start_run
+from .run import first_point, start_run
 from .running import run_to_end
 
 if TYPE_CHECKING:
