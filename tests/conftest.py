@@ -21,8 +21,7 @@ import pytest
 import tightrope as tr
 from tightrope.cli.reproduce import QUICKLY_COMPILED
 from tightrope.runs.fitting import fit
-from tightrope.runs.recording import first_point
-from tightrope.runs.run import start_run
+from tightrope.runs.run import first_point, start_run
 from tightrope.testing.examples import loss, parity, points
 
 # Nearly all of the suite's time is compilation: programs that run for a moment need no optimization.

@@ -47,7 +47,7 @@ def test_every_program_of_a_run_is_compiled_once(x0, case):
     assert loop._cache_size() == 1
     assert programs["run"].output._cache_size() == 1
     assert programs["original"]._evaluate._cache_size() == 1
-    assert programs["original"].probe._cache_size() == 1
+    assert programs["probe"]._cache_size() == 1
 
 
 def test_the_start_is_timed_and_its_compilation_is_not():

@@ -12,7 +12,7 @@ CIRCLE = (np.sqrt(2.0) - 1.0) ** 2  # min ‖x − 1‖² in the unit circle in 
 
 
 def in_the_circle(objective=1.0, constraint=1.0, x=1.0):
-    """min ‖x − 1‖² with x in the unit circle, every quantity multiplied by a number."""
+    """The minimum of ‖x − 1‖² with x in the unit circle, every quantity multiplied by a number."""
     return tr.Problem(
         lambda y: objective * jnp.sum((y / x - 1.0) ** 2),
         tr.at_most(lambda y: constraint * jnp.sum((y / x) ** 2), constraint, name="circle"),

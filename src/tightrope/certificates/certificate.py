@@ -134,7 +134,7 @@ class Certificate(NamedTuple):
 
 
 def relative(value: float, scale: float) -> float:
-    """value / scale; 0 if the value is 0."""
+    """Return value / scale; 0 if the value is 0."""
     return value / scale if value else 0.0
 
 

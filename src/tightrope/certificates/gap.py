@@ -10,9 +10,9 @@ problem, and near a strict local solution of any other, the sum is F(x) − F* t
 minimize linear functions, the Frank–Wolfe gap ∇Lᵀ(x − s), s in argmin over X of ∇Lᵀs, is an upper bound of the second term,
 and the smaller of the two counts.
 
-The maximum is found by conjugate gradients, which stop as soon as an iteration adds little. Products with ∇²L are differences of
-gradients over a short distance, so kinks have a curvature too, and functions need only one derivative. Along a direction without
-curvature the model falls without bound; the step is then as long as x or as the way from x0, whichever is longer.
+The maximum is found by conjugate gradients, which stop as soon as an iteration adds little. Products with ∇²L are differences
+of gradients over a short distance, so kinks have a curvature too, and functions need only one derivative. Along a direction
+without curvature the model falls without bound; the step is then as long as x or as the way from x0, whichever is longer.
 """
 
 from __future__ import annotations

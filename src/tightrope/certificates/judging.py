@@ -126,7 +126,9 @@ def certify_point(
     and the intervals of the constraints are asymptotic.
     """
     tolerance, confidence, seed, samples, attempt = options
-    key = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1 - attempt))  # a stream that no step of a run uses
+    key = jax.random.fold_in(
+        jax.random.key(seed), np.uint32(2**32 - 1 - attempt)
+    )  # a stream that no step of a run uses
     plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_EXAMPLES), MIN_BATCHES))
     near = None
     if not problem.smooth and problem.domain.can_project and not oracle.large_jacobian:

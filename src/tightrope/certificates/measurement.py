@@ -99,7 +99,12 @@ def measurement_program(oracle: Oracle, exact: tuple[bool, ...]) -> Any:
 
 
 def _measure(
-    oracle: Oracle, exact: tuple[bool, ...], x: Float[Array, " n"], start: Float[Array, " n"], key: Array, batches: Array
+    oracle: Oracle,
+    exact: tuple[bool, ...],
+    x: Float[Array, " n"],
+    start: Float[Array, " n"],
+    key: Array,
+    batches: Array,
 ) -> Measurements:
     """All measurements at x: exact functions once, the others on fresh batches."""
     full, drawn = _restrict(oracle, exact, sampled=False), _restrict(oracle, exact, sampled=True)

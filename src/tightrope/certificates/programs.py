@@ -5,12 +5,11 @@ Data and all other numbers are arguments of a program; functions are closed over
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from ..oracles.oracle import Oracle, Sample
 from ..problems.problem import Problem, cached_on_problem
@@ -20,41 +19,6 @@ from .gap import curvature_at
 GROUP_SIZE, MAX_GROUP_ROWS, MAX_GROUP_NUMBERS = 8, 64, 2**18
 """Points evaluated at once, in one pass over the data. Points are evaluated one at a time if there are more constraint values
 (LAPACK's own threads slow down several factorizations at once) or if gradient and Jacobian have more numbers."""
-
-
-class Probe(NamedTuple):
-    """All functions at a point on a first batch and on its two halves, and the point's place in the domain.
-
-    Attributes:
-        whole: objective and constraint values on the batch, cut to an even number of examples.
-        halves: the means of their values on the two halves.
-        inside: whether the point is in the domain.
-        projected: its projection onto the domain.
-    """
-
-    whole: Float[Array, " 1+raw"]
-    halves: Float[Array, " 1+raw"]
-    inside: Bool[Array, ""]
-    projected: Float[Array, " n"]
-
-
-def probe(oracle: Oracle, x: Float[Array, " n"]) -> Probe:
-    """Probe the functions and the domain at x."""
-
-    def values(sample: Sample) -> Float[Array, " 1+raw"]:
-        return jnp.concatenate([oracle.f(x, sample)[None], oracle.raw(x, sample)])
-
-    first = oracle.first()
-    parts = [jax.tree.map(lambda a, i=i: a[i * (len(a) // 2) : (i + 1) * (len(a) // 2)], first) for i in (0, 1)]
-    cut = jax.tree.map(lambda a: a[: len(a) // 2 * 2], first)
-    single = any(len(a) < 2 for a in jax.tree.leaves(first))
-    params = oracle.parameters.unravel_arrays(x)
-    return Probe(
-        values(first if single else cut),
-        values(first) if single else (values(parts[0]) + values(parts[1])) / 2.0,
-        oracle.domain.contains(params),
-        oracle.project(x) if oracle.domain.can_project else x,
-    )
 
 
 class Programs:
@@ -76,7 +40,6 @@ class Programs:
         self.curvature = jax.jit(
             lambda leaves, *point_and_sample: curvature_at(jax.tree.unflatten(structure, leaves), *point_and_sample)
         )
-        self.probe = jax.jit(lambda leaves, x: probe(jax.tree.unflatten(structure, leaves), x))
 
     def evaluate(
         self,

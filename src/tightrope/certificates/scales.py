@@ -8,8 +8,8 @@ constraint with its bounds, or x by a number multiplies them likewise, so no ver
     objective   max(|F|, spread, ‖∇F ∘ s‖)
     gradient    max(‖∇F‖, ‖λ_i ∇h_i‖, ‖∇²L x‖)
 
-`spread` is the standard deviation of a function over single examples, from a pilot sample; it is 0 without data. ‖∇h ∘ s‖ is the
-typical change of h if each entry of x changes by its own size. For a bound other than 0 it is left out: the bound is the
+`spread` is the standard deviation of a function over single examples, from a pilot sample; it is 0 without data. ‖∇h ∘ s‖ is
+the typical change of h if each entry of x changes by its own size. For a bound other than 0 it is left out: the bound is the
 user's own unit, and far from a solution x says nothing about it.
 
 Where a solution is 0 in all its entries, nothing at the point has a unit; then the way from x0, times `MIN_LENGTH`, is the

@@ -263,11 +263,11 @@ class Oracle(eqx.Module):
     def _mean(self, term: Term, x: Float[Array, " n"], sample: Sample) -> Array:
         params = self.parameters.unravel(x[: self.parameters.size])
         if term.source is None:
-            return jnp.asarray(term.fn(params))
+            return jnp.asarray(term.fn(params), x.dtype)
         source, arrays, entry = self.sources[term.source], self.data[term.source], sample[term.source]
 
         def at(first: Any, length: int) -> Array:
-            return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))))
+            return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))), x.dtype)
 
         return _mean_by_pieces(at, examples_in(entry))
 

@@ -1,28 +1,28 @@
-"""Checks of the user's functions: their shapes, traced before anything is compiled, and their first values."""
+"""Checks of the user's functions, traced before anything is compiled: what they return, and whether they stay the same."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float
+from jax.extend.core import ClosedJaxpr
 
 from .constraints import Constraint
 from .data import Source, batch_shape
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
+from .tracing import changes, trace, unjitted
 
 
 def check_functions(problem: Problem, parameters: Parameters) -> list[tuple[int, ...]]:
     """The shape that each constraint returns, () or (k,), from tracing every function on the shape of a batch.
 
-    Functions are traced once for each structure of the parameters. Any other result of a function is an error.
+    Functions are traced for each structure of the parameters: twice on a batch, and on a batch of twice the size. Any other
+    result of a function, and a function that changes from one trace to the next, is an error.
     """
     return cached_on_problem(problem, ("shapes", parameters.key), lambda: _traced_shapes(problem, parameters))
 
@@ -32,58 +32,102 @@ def _traced_shapes(problem: Problem, parameters: Parameters) -> list[tuple[int, 
         problem.domain.check(parameters.unravel_arrays(parameters.start))
     except ValueError as error:
         raise ValueError(f"the domain does not match {parameters.argument}: {error}") from error
-    shape = _traced_shape("the objective", problem.objective, parameters, problem.data)
+    objective = Function("the objective", problem.objective, parameters, problem.data)
+    shape = objective.checked_shape()
     if shape != ():
         raise ValueError(f"the objective must return a scalar, the mean over the batch, got an array of shape {shape}")
+    objective.check_traces()
     return [_constraint_shape(parameters, constraint) for constraint in problem.constraints]
 
 
 def _constraint_shape(parameters: Parameters, constraint: Constraint) -> tuple[int, ...]:
-    function = f"the constraint {constraint.name!r}"
-    shape = _traced_shape(function, constraint.fn, parameters, constraint.data)
+    name = f"the constraint {constraint.name!r}"
+    function = Function(name, constraint.fn, parameters, constraint.data)
+    shape = function.checked_shape()
     if len(shape) > 1:
-        raise ValueError(f"{function} must return a scalar or a vector, got an array of shape {shape}")
+        raise ValueError(f"{name} must return a scalar or a vector, got an array of shape {shape}")
+    function.check_traces()
     size = math.prod(shape)
     if constraint.low.size not in (1, size):
-        raise ValueError(f"{function} returns {size} numbers but has {constraint.low.size} bounds; they must match")
+        raise ValueError(f"{name} returns {size} numbers but has {constraint.low.size} bounds; they must match")
     ends = constraint.sample_range or ()
     if any(end.size not in (1, size) for end in ends):
         given = [end.size for end in ends]
-        raise ValueError(f"{function} returns {size} numbers but its sample_range has {given} ends; they must match")
+        raise ValueError(f"{name} returns {size} numbers but its sample_range has {given} ends; they must match")
     return shape
 
 
-def _traced_shape(
-    function: str, fn: Callable[..., Any], parameters: Parameters, source: Source | None
-) -> tuple[int, ...]:
-    """The shape of the floats that fn returns."""
-    params, batch = parameters.unravel(parameters.start), () if source is None else (batch_shape(source),)
-    try:
-        value = eqx.filter_eval_shape(fn, params, *batch)
-    except KeyError as error:
-        has = f"its batch has {list(batch[0])}" if batch and isinstance(batch[0], dict) else "its batch has no keys"
-        raise ValueError(f"{function} uses the key {error}, which does not exist; {has}") from error
-    except Exception as error:
-        given = f"the parameters {parameters.argument}{' and a batch' if batch else ''}"
-        error.add_note(f"Raised while tracing {function} with {given}.")
-        raise
-    if not eqx.is_array_like(value) and not isinstance(value, jax.ShapeDtypeStruct):
+class Function:
+    """A function of the user's to be traced, with the shapes of its arguments.
+
+    Attributes:
+        name: what error messages call it.
+        batch: the shapes of a batch; empty if the function has no data.
+    """
+
+    def __init__(self, name: str, fn: Callable[..., Any], parameters: Parameters, source: Source | None):
+        self.name, self._fn, self._parameters = name, unjitted(fn), parameters
+        self.batch = () if source is None else (batch_shape(source),)
+
+    def traced(self, *batch: Any) -> tuple[ClosedJaxpr, jax.ShapeDtypeStruct]:
+        """The jaxpr on a batch of these shapes, and what it returns."""
+
+        def call(vector: Any, *batch: Any) -> Any:
+            value = self._fn(self._parameters.unravel(vector), *batch)
+            _check_returned(self.name, value)
+            return value
+
+        return trace(call, self._parameters.start, *batch)
+
+    def checked_shape(self) -> tuple[int, ...]:
+        """The shape of the floats that the function returns."""
+        try:
+            return self.traced(*self.batch)[1].shape
+        except KeyError as error:
+            has = "no keys" if not self.batch or not isinstance(self.batch[0], dict) else list(self.batch[0])
+            raise ValueError(f"{self.name} uses the key {error}, which does not exist; its batch has {has}") from error
+        except Exception as error:
+            given = f"the parameters {self._parameters.argument}{' and a batch' if self.batch else ''}"
+            error.add_note(f"Raised while tracing {self.name} with {given}.")
+            raise
+
+    def check_traces(self) -> None:
+        """An error if the function changes from one trace to the next, or depends on the size of its batch."""
+        first, returned = self.traced(*self.batch)
+        if changes(first, lambda: self.traced(*self.batch)[0]):
+            raise ValueError(
+                f"{self.name} changes from call to call: two traces of it differ. It is traced once, so what it reads while "
+                "traced (NumPy's random numbers, the time, a counter, an iterator, a variable that changes) would stay as it "
+                "was then. Draw random numbers in a tightrope.Sampler, pass examples in the batch, and keep the rest constant"
+            )
+        if not self.batch:
+            return
+        examples = jax.tree.leaves(self.batch)[0].shape[0]
+        double = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((2 * examples, *leaf.shape[1:]), leaf.dtype), self.batch
+        )
+        try:
+            shape = self.traced(*double)[1].shape
+        except Exception as error:
+            raise ValueError(
+                f"{self.name} takes {examples} examples but not {2 * examples}: {error}; "
+                "it must take a batch of any number of examples"
+            ) from error
+        if shape != returned.shape:
+            raise ValueError(
+                f"{self.name} returns an array of shape {returned.shape} for {examples} examples and {shape} for "
+                f"{2 * examples}; expected the mean over the examples: jnp.mean(…, axis=0)"
+            )
+
+
+def _check_returned(function: str, value: Any) -> None:
+    if not eqx.is_array_like(value):
         raise TypeError(f"{function} must return a number or an array of floats, got {type(value).__name__}")
     dtype = jnp.result_type(value)
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{function} must return floats, got {dtype}: it cannot be differentiated")
-    return jnp.shape(value)
-
-
-def check_values(function: str, whole: Float[Array, " raw"], halves: Float[Array, " raw"], examples: int) -> None:
-    """Raise if a first value is not finite; warn if it is not the mean of the values on the two halves of its batch."""
-    if not np.isfinite(whole).all():
-        raise ValueError(f"{function} is {whole} at x0; expected finite numbers: start where every function is defined")
-    size = float(np.max(np.abs(whole), initial=1e-6))
-    if examples > 1 and not np.allclose(whole, halves, rtol=1e-2, atol=1e-3 * size):
-        warnings.warn(
-            f"{function} is not a mean over the examples of its batch: {whole} on {examples} examples, but {halves} as the "
-            "mean of its two halves. A sum, or a ratio of batch sums, is estimated with bias; write it as a mean.",
-            UserWarning,
-            stacklevel=4,
+    if dtype.itemsize < 4:
+        raise TypeError(
+            f"{function} must return float32 or float64, got {dtype}, which keeps three digits or fewer: "
+            "take the mean in float32, jnp.mean(values.astype(jnp.float32))"
         )

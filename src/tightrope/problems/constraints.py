@@ -70,9 +70,9 @@ def equals(
         sample_range: (low, high), bounds of `fn` on every batch of a single example, or one such pair per entry. If the
             constraint has to be judged from samples, its interval is then a bound that holds for any number of samples,
             not an asymptotic one.
-        scale: the unit of its tolerance: a violation of 0.001 · scale counts as none at the tolerance 0.001. One positive number,
-            or one per entry of `fn`. None: the size of its bounds or the spread of `fn` over single examples, whichever is
-            larger; for bounds of 0, also the change of `fn` with x (see docs/certificates.md).
+        scale: the unit of its tolerance: a violation of 0.001 · scale counts as none at the tolerance 0.001. One positive
+            number, or one per entry of `fn`. None: the size of its bounds or the spread of `fn` over single examples,
+            whichever is larger; for bounds of 0, also the change of `fn` with x (see docs/certificates.md).
 
     Example:
         >>> import tightrope as tr

@@ -8,7 +8,7 @@ the oracle can split a sample without knowing its source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from ..arguments import check_callable, positive_int
+from .tracing import changes, trace, unjitted, uses_inputs
 
 
 class Span(eqx.Module):
@@ -63,6 +64,7 @@ class Dataset:
     """
 
     def __init__(self, arrays: PyTree[Any], batch_size: int):
+        _check_numbers("Dataset", "arrays", arrays)
         self.size = _shared_length("Dataset", "arrays", arrays)
         for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
             if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
@@ -95,7 +97,9 @@ class Sampler:
     """Endless data: a function of a random key makes fresh examples.
 
     Args:
-        fn: `fn(key, n) -> batch`, a pytree of arrays with `n` examples each; any function that JAX can trace.
+        fn: `fn(key, n) -> batch`, a pytree of arrays with `n` examples each; any function of the key that JAX can trace.
+            It is traced here, for two numbers of examples, and refused if it does not use its key or changes from one
+            trace to the next. `jax.pure_callback` calls NumPy code; pass it the key: `jax.random.key_data(key)`.
         batch_size: the number of examples drawn per step.
 
     Example:
@@ -110,13 +114,7 @@ class Sampler:
         self.fn = fn
         self.batch_size = positive_int("Sampler", "batch_size", batch_size)
         self.arrays = ()
-        made = jax.eval_shape(lambda key: fn(key, self.batch_size), jax.random.key(0))
-        wrong = [leaf.shape for leaf in jax.tree.leaves(made) if leaf.shape[:1] != (self.batch_size,)]
-        if wrong or not jax.tree.leaves(made):
-            raise ValueError(
-                f"Sampler: fn(key, {self.batch_size}) must return arrays with {self.batch_size} examples, "
-                f"got {f'shapes {wrong}' if wrong else 'no arrays'}"
-            )
+        _check_sampler(fn, self.batch_size)
 
     def draw(self, key: Array, examples: int) -> PyTree[Array]:
         """Fresh examples."""
@@ -145,6 +143,7 @@ class Batches:
     """
 
     def __init__(self, like: PyTree[Any]):
+        _check_numbers("Batches", "like", like)
         self.batch_size = _shared_length("Batches", "like", like)
         self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), like)
         self.arrays = ()
@@ -183,6 +182,54 @@ def batch_shape(source: Source) -> PyTree[jax.ShapeDtypeStruct]:
         examples = min(source.batch_size, source.size)
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct((examples, *a.shape[1:]), a.dtype), source.arrays)
     return jax.eval_shape(lambda key: source.draw(key, source.batch_size), jax.random.key(0))
+
+
+def _check_sampler(fn: Callable[[Array, int], PyTree[Array]], batch_size: int) -> None:
+    """An error unless fn is a function of the key that gives as many examples as it is asked for."""
+    instead = (
+        "Draw with jax.random and the key, such as jax.random.normal(key, (n, 2)); for examples of your own use a "
+        "tightrope.Dataset, or tightrope.Batches with a Stepper"
+    )
+
+    def traced(examples: int) -> Any:
+        jaxpr, made = trace(lambda key: unjitted(fn)(key, examples), jax.random.key(0))
+        wrong = [leaf.shape for leaf in jax.tree.leaves(made) if leaf.shape[:1] != (examples,)]
+        if wrong or not jax.tree.leaves(made):
+            raise ValueError(
+                f"Sampler: fn(key, {examples}) must return arrays with {examples} examples, "
+                f"got {f'shapes {wrong}' if wrong else 'no arrays'}"
+            )
+        return jaxpr
+
+    first = traced(batch_size)
+    if changes(first, lambda: traced(batch_size)):
+        raise ValueError(
+            "Sampler: fn(key, n) changes from call to call with the same key (an iterator, NumPy's random numbers, the time). "
+            f"It is traced once, so every batch would be the same. {instead}"
+        )
+    if not any(uses_inputs(first)):
+        raise ValueError(
+            f"Sampler: fn(key, n) does not use its key, so every batch would be the same. {instead}; "
+            "pass jax.random.key_data(key) to a jax.pure_callback"
+        )
+    traced(2 * batch_size + 1)
+
+
+def _check_numbers(owner: str, argument: str, tree: PyTree[Any]) -> None:
+    """A TypeError unless every leaf holds numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        where = f"{owner}: {argument}{jax.tree_util.keystr(path)}"
+        if isinstance(leaf, Iterable) and not isinstance(leaf, str | bytes) and not hasattr(leaf, "__array__"):
+            raise TypeError(
+                f"{where} is a {type(leaf).__name__}; expected arrays. Collect its examples, such as "
+                "np.stack(list(examples)), or step on batches of your own with tightrope.Batches and a Stepper"
+            )
+        dtype = leaf.dtype if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array) else np.asarray(leaf).dtype
+        if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
+            raise TypeError(
+                f"{where} has dtype {dtype}; expected numbers. Encode text or categories as numbers first: "
+                "np.unique(column, return_inverse=True)[1]"
+            )
 
 
 def _shared_length(owner: str, argument: str, tree: PyTree[Any]) -> int:

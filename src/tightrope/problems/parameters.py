@@ -73,13 +73,25 @@ def _is_module(node: Any) -> bool:
 def _as_parameter(where: str, leaf: Any) -> Any:
     """A float leaf as an array, or the float arrays of an Equinox model; the rest of a model is no parameter."""
     if _is_module(leaf):
-        return eqx.filter(leaf, eqx.is_inexact_array)
+        arrays = eqx.filter(leaf, eqx.is_inexact_array)
+        for path, array in jax.tree_util.tree_leaves_with_path(arrays):
+            _check_precision(where + jax.tree_util.keystr(path), array.dtype)
+        return arrays
     if not eqx.is_array_like(leaf) and not isinstance(leaf, np.ndarray):
         raise TypeError(f"{where} is a {type(leaf).__name__}; expected an array of floats")
     dtype = jnp.result_type(leaf)
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{where} has dtype {dtype}; expected floats: parameters are differentiated")
+    _check_precision(where, dtype)
     return jnp.asarray(leaf)
+
+
+def _check_precision(where: str, dtype: Any) -> None:
+    if dtype.itemsize < 4:
+        raise TypeError(
+            f"{where} has dtype {dtype}; expected float32 or float64: steps would be rounded away. Convert it, "
+            "jax.tree.map(lambda a: a.astype(jnp.float32), x0); your functions may compute in half precision themselves"
+        )
 
 
 def _identity(leaf: Any) -> Any:

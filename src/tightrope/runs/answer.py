@@ -27,7 +27,6 @@ from .result import History, Result, Status
 from .run import Run
 from .stepper import StepperState
 
-
 FRESH_SAMPLES = 8
 """Fresh samples on which the candidates are compared if there are endless data."""
 

@@ -57,6 +57,13 @@ class Fitted:
 
 def check_problem(owner: str, problem: Any) -> None:
     """A TypeError unless this is a problem."""
+    if isinstance(problem, list | tuple) and problem and isinstance(problem[0], Problem):
+        several = all(isinstance(each, Problem) for each in problem)
+        instead = f"[tightrope.{owner}(each, …) for each in problems]" if several else "problem, x0 = …"
+        raise TypeError(
+            f"{owner}: problem must be one tightrope.Problem, got a {type(problem).__name__} of {len(problem)}; "
+            f"{'call it for each' if several else 'unpack it first'}: {instead}"
+        )
     check_type(owner, "problem", problem, Problem, "a tightrope.Problem")
 
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from ..certificates.choosing import GROSS_VIOLATION, Candidate, rank_key
 from ..certificates.evaluation import (
@@ -22,7 +21,6 @@ from ..certificates.evaluation import (
 from ..certificates.judging import evaluate_exactly, passed_in_full
 from ..certificates.programs import programs_for
 from ..certificates.scales import objective_scale
-from ..problems.checks import check_values
 from ..problems.data import Dataset
 from .fitting import Fitted
 from .options import Record, Stop
@@ -266,17 +264,3 @@ def by_lane(evaluate: Evaluate, candidates: list[Float[np.ndarray, "lanes n"]]) 
     """For every lane the evaluation of each candidate."""
     found = evaluate(np.stack(candidates, axis=1).reshape(-1, candidates[0].shape[1]))
     return [found[i : i + len(candidates)] for i in range(0, len(found), len(candidates))]
-
-
-def first_point(fitted: Fitted) -> tuple[Float[Array, " n"], bool]:
-    """The start, and whether it is x0 projected into the domain; an error if a function is not finite there."""
-    oracle, domain = fitted.original, fitted.problem.domain
-    found = jax.device_get(programs_for(fitted.problem, oracle).probe(oracle.leaves(), fitted.parameters.start))
-    values = {"the objective": slice(0, 1)}
-    values |= {f"the constraint {n!r}": slice(s.start + 1, s.stop + 1) for n, s in oracle.slices().items()}
-    examples = min((source.batch_size for source in oracle.sources), default=1)
-    for name, entries in values.items():
-        check_values(name, found.whole[entries], found.halves[entries], examples)
-    if not found.inside and not domain.can_project:
-        raise ValueError(f"x0 lies outside the domain {type(domain).__name__}, which cannot project; start inside it")
-    return (fitted.parameters.start, False) if found.inside else (jnp.asarray(found.projected), True)

@@ -241,10 +241,14 @@ def _to_json(value: Any) -> Any:
 
 
 def _certificate(saved: dict[str, Any]) -> Certificate:
-    one, several = ("objective", "stationarity", "complementarity", "near_stationarity"), ("violation", "relative_violation")
+    one, several = (
+        ("objective", "stationarity", "complementarity", "near_stationarity"),
+        ("violation", "relative_violation"),
+    )
     saved |= {name: Estimate(*saved[name]) for name in one if saved[name] is not None}
     saved |= {name: {key: Estimate(*e) for key, e in saved[name].items()} for name in several}
-    return Certificate(**saved | {name: _vectors(saved[name]) for name in ("multipliers", "scale")})
+    saved |= {name: _vectors(saved[name]) for name in ("multipliers", "scale")}
+    return Certificate(**saved)
 
 
 def _vectors(multipliers: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..methods.base import Info, as_arrays
+from ..problems.probing import check_start
 from .fitting import Fitted
 from .loop import Carry, Snapshots, one_method
 from .programs import RunPrograms, run_programs_for, step_info
@@ -156,6 +157,16 @@ class Run:
 
     def _lane(self, count: Any, lane: int) -> int:
         return int(np.reshape(count, -1)[lane if self.lanes and np.size(count) > 1 else 0])
+
+
+def first_point(fitted: Fitted) -> tuple[Float[Array, " n"], bool]:
+    """The start, and whether it is x0 projected into the domain; an error if a function is not finite there."""
+    problem, parameters = fitted.problem, fitted.parameters
+    found = check_start(problem, parameters)
+    if not found.inside and not problem.domain.can_project:
+        domain = type(problem.domain).__name__
+        raise ValueError(f"x0 lies outside the domain {domain}, which cannot project; start inside it")
+    return (parameters.start, False) if found.inside else (jnp.asarray(found.start), True)
 
 
 def start_run(fitted: Fitted, x: Float[Array, " n"], seeds: list[int], every: int, lanes: bool = False) -> Run:

@@ -18,9 +18,9 @@ from .checkpoint import Checkpoint, CheckpointStore, fingerprint
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
 from .progress import progress_bar
-from .recording import Recorder, first_point
+from .recording import Recorder
 from .result import Result
-from .run import start_run
+from .run import first_point, start_run
 from .running import Finish, Observer, resume, run_to_end
 
 logger = logging.getLogger("tightrope")

@@ -16,9 +16,9 @@ from ..methods.base import Method
 from ..problems.problem import Problem
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
-from .recording import Recorder, first_point
+from .recording import Recorder
 from .result import Result
-from .run import start_run
+from .run import first_point, start_run
 from .running import Finish, run_to_end
 
 if TYPE_CHECKING:

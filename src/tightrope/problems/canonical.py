@@ -1,0 +1,162 @@
+"""A canonical description of values and functions, the same in every process: no addresses, no names of variables.
+
+`digest` hashes it, for the fingerprint of a checkpoint; `alike` compares two of them, to find functions that change from
+one trace to the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import re
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+Token = str | np.ndarray | jax.Array
+"""A piece of text, or an array that stands for its numbers."""
+
+SKIPPED = {"name", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "debug_info", "ctx_mesh"}
+"""Parameters of equations that are names or unevaluated rules; a rule shows in the jaxpr of the derivative."""
+
+
+def digest(*values: Any) -> str:
+    """A hash of the values: jaxprs with their constants, arrays, containers, functions, settings."""
+    found = hashlib.sha256()
+    for token in itertools.chain.from_iterable(map(describe, values)):
+        found.update(token.encode() if isinstance(token, str) else np.asarray(token).tobytes())
+        found.update(b"\x00")
+    return found.hexdigest()
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values have the same description."""
+
+    def same(a: Token | None, b: Token | None) -> bool:
+        if isinstance(a, str | None) or isinstance(b, str | None):
+            return isinstance(a, str) and isinstance(b, str) and a == b
+        return a is b or np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+    return all(same(a, b) for a, b in itertools.zip_longest(describe(one), describe(other)))
+
+
+def describe(value: Any) -> Iterator[Token]:
+    """The description of a value, piece by piece."""
+    if isinstance(value, ClosedJaxpr):
+        yield from _each("closed", (value.jaxpr, tuple(value.consts)))
+    elif isinstance(value, Jaxpr):
+        yield from _jaxpr(value)
+    elif hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__array__"):
+        yield from _array(value)
+    elif isinstance(value, Mapping):
+        yield from _each("dict", sorted(value.items(), key=lambda item: repr(item[0])))
+    elif isinstance(value, set | frozenset):
+        yield from _each("set", sorted(value, key=repr))
+    elif isinstance(value, list | tuple):
+        yield from _each(type(value).__name__, value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+        yield from _each(_type_name(value), fields)
+    elif isinstance(value, functools.partial):
+        yield from _each("partial", (value.func, value.args, value.keywords))
+    elif callable(value):
+        yield from _function(value)
+    else:
+        yield f"{_type_name(value)} {_without_addresses(repr(value))}"
+
+
+def _each(kind: str, values: Any) -> Iterator[Token]:
+    yield f"{kind}("
+    for value in values:
+        yield from describe(value)
+    yield ")"
+
+
+def _array(array: Any) -> Iterator[Token]:
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    yield f"array {array.shape} {array.dtype}"
+    yield array if isinstance(array, jax.Array) else np.asarray(array)
+
+
+def _jaxpr(jaxpr: Jaxpr) -> Iterator[Token]:
+    """The equations, with variables numbered as they appear."""
+    numbers: dict[Any, int] = {}
+
+    def variable(var: Any) -> Iterator[Token]:
+        if isinstance(var, Literal):
+            yield str(var.aval)
+            yield from describe(np.asarray(var.val))
+        else:
+            yield f"{numbers.setdefault(var, len(numbers))}:{var.aval}"
+
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        yield from variable(var)
+    for equation in jaxpr.eqns:
+        yield str(equation.primitive)
+        for name, parameter in sorted(equation.params.items()):
+            if name not in SKIPPED:
+                yield name
+                yield from describe(parameter)
+        for var in (*equation.invars, *equation.outvars):
+            yield from variable(var)
+    yield "returns"
+    for var in jaxpr.outvars:
+        yield from variable(var)
+
+
+def _function(function: Any, within: tuple[Any, ...] = ()) -> Iterator[Token]:
+    """The code of a Python function and the numbers, arrays and functions that it closes over; else its name."""
+    if isinstance(function, types.MethodType):
+        yield f"method of {_type_name(function.__self__)}"
+        function = function.__func__
+    function = getattr(function, "__wrapped__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        yield f"function {getattr(function, '__qualname__', None) or _without_addresses(repr(function))}"
+        return
+    yield from _code(code)
+    within = (*within, function)
+    for value in (*(function.__defaults__ or ()), *map(_contents, function.__closure__ or ())):
+        if isinstance(value, types.FunctionType):
+            yield from _function(value, within) if value not in within else ("recursion",)
+        elif _is_setting(value):
+            yield from describe(value)
+
+
+def _code(code: types.CodeType) -> Iterator[Token]:
+    yield f"code {code.co_code.hex()} {code.co_names}"
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code(constant)
+        elif not isinstance(constant, str):  # docstrings and messages
+            yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether a closed-over value is a setting; a list or an object may be state that changes while the function runs."""
+    if isinstance(value, tuple):
+        return all(map(_is_setting, value))
+    return isinstance(value, str | bytes | int | float | complex | np.ndarray | np.generic | jax.Array)
+
+
+def _type_name(value: Any) -> str:
+    return type(value).__qualname__
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+|\bid=\d+", "", text)

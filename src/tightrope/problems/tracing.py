@@ -1,0 +1,35 @@
+"""Traces of the user's functions: what a function computes, as a jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr
+from jax.interpreters import partial_eval
+
+from .canonical import alike
+
+
+def unjitted(fn: Any) -> Callable[..., Any]:
+    """The Python function inside a jitted one, which remembers its traces."""
+    return fn.__wrapped__ if hasattr(fn, "lower") and hasattr(fn, "__wrapped__") else fn
+
+
+def trace(fn: Callable[..., Any], *args: Any) -> tuple[ClosedJaxpr, Any]:
+    """The jaxpr of a function at arguments of these shapes, and the shapes that it returns; fn is called anew each time."""
+    return jax.make_jaxpr(lambda *args: fn(*args), return_shape=True)(*args)
+
+
+def changes(first: ClosedJaxpr, again: Callable[[], ClosedJaxpr]) -> bool:
+    """Whether a function computes something else when it is traced again."""
+    try:
+        return not alike(first, again())
+    except Exception:  # such as StopIteration: the first trace had none
+        return True
+
+
+def uses_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
+    """Whether any output depends on each input."""
+    return partial_eval.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))[1]
