@@ -9,6 +9,7 @@ variance, the same confidence and the same number of samples, without a correcti
 - heavy tails: the same without a range; no coverage is guaranteed there, only measured.
 - points: objective, violation, stationarity and complementarity of a problem with samples in objective, constraint and
   Jacobian, at several points; the exact values are those of the certificate of the problem with its expectations.
+- answers: the same for the answers of whole runs, and how often an infeasible one is called feasible.
 
 Run: python benchmarks/coverage.py [--repeats 1000] [--samples 16384] [--out coverage.json]
 """
@@ -137,6 +138,8 @@ def measure_values(name: str, law: Law, count: int, repeats: int, samples: int) 
 # ---- points ------------------------------------------------------------------------------------------------------------
 
 SPREAD = 0.5
+LANES = 250
+"""Runs of one sweep."""
 
 
 def points_problem(size: int, noisy: bool, domain: tr.domains.Domain | None) -> tr.Problem:
@@ -202,6 +205,38 @@ def measure_points(size: int, domain: tr.domains.Domain | None, repeats: int, sa
         }
 
 
+# ---- answers -----------------------------------------------------------------------------------------------------------
+
+
+def measure_answers(size: int, method: str, repeats: int, steps: int = 300) -> dict[str, Any]:
+    """Certificates of the answers of whole runs: each was chosen among candidates, all by samples.
+
+    'said feasible' is the share of runs called feasible among those whose true violation is above the tolerance.
+    """
+    noisy, plain = points_problem(size, True, None), points_problem(size, False, None)
+    held, infeasible, said = [], [], []
+    for first in range(0, repeats, LANES):
+        seeds = range(first, min(first + LANES, repeats))
+        for result in tr.sweep(noisy, jnp.zeros(size), method, steps=steps, seeds=seeds).results:
+            c, truth = result.certificate, tr.certify(plain, result.x)
+            expected = [truth.objective, truth.stationarity, truth.complementarity, *truth.violation.values()]
+            found = [c.objective, c.stationarity, c.complementarity, *c.violation.values()]
+            held.append([e.low <= t.value <= e.high for e, t in zip(found, expected, strict=True)])
+            violations = [truth.violation[name].value / np.max(c.scale[name]) for name in truth.violation]
+            infeasible.append(max(violations) > c.tolerance)
+            said.append(c.verdict == "feasible")
+    wrong = np.array(infeasible)
+    return {
+        "variables": size,
+        "method": method,
+        "runs": len(held),
+        "joint coverage": float(np.mean(np.all(held, axis=1))),
+        "violations": float(np.mean(np.all(np.array(held)[:, 3:], axis=1))),
+        "truly infeasible": int(wrong.sum()),
+        "said feasible": float(np.sum(np.array(said) & wrong) / max(wrong.sum(), 1)),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=1000)
@@ -225,8 +260,10 @@ def main() -> None:
         for dimension, domain in ((2, None), (50, None), (4, tr.domains.Box(0.0, 1.0)))
         for row in measure_points(dimension, domain, **size)
     ]
+    answered = ((2, "AdaptivePenalty"), (2, "GradientDescentAscent"), (20, "AdaptivePenalty"))
+    report["answers"] = [show(measure_answers(dimension, method, options.repeats)) for dimension, method in answered]
     report["heavy tails"] = [show(measure_values(name, law, 1, **size)) for name, law in HEAVY.items()]
-    promised = [row for part in ("values", "points") for row in report[part]]
+    promised = [row for part in ("values", "points", "answers") for row in report[part]]
     report["least joint coverage"] = min(row["joint coverage"] for row in promised)
     report["largest median width / CLT"] = max(row["median width / CLT"] for row in report["values"])
     report["minutes"] = (time.perf_counter() - began) / 60
