@@ -167,7 +167,7 @@ def test_solve_compares_with_the_zoo(solved):
 def test_solve_saves_what_it_printed(solved):
     answer, file = solved
     loaded = tr.load(file)
-    assert loaded.steps == 300
+    assert 0 < loaded.steps < 300  # it ends at rounding level
     assert str(loaded) in answer.output
     assert repr(str(file)) in answer.output
 

@@ -42,7 +42,7 @@ def test_the_gap_of_a_feasible_point_of_a_quadratic_program_is_exact(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_gap_in_a_box_is_near_the_true_one_where_the_active_bounds_are_those_of_the_solution(seed):
     hessian, target = quadratic(seed)
-    function = lambda y: 0.5 * (y - target) @ hessian @ (y - target)  # noqa: E731
+    function = lambda y: 0.5 * (y - target) @ hessian @ (y - target)
     best = minimize(function, np.zeros(6), bounds=[(-0.5, 0.5)] * 6, tol=1e-12)
     free = np.abs(best.x) < 0.499
     x = best.x + 0.02 * free * np.random.default_rng(seed).normal(size=6)

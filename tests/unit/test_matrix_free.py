@@ -419,7 +419,7 @@ def test_no_jacobian_is_ever_formed():
         return method.step(oracle, method.init(oracle, x, draw, draw.steps), draw)
 
     def evaluation(x):
-        return evaluate(oracles["native"], x, (), jnp.int32(50))
+        return evaluate(oracles["native"], x, jnp.zeros(1 + n), x, (), jnp.int32(50))
 
     for fn, arguments in ((start_and_step, (jnp.zeros(n), jax.random.key(0))), (evaluation, (jnp.zeros(n),))):
         assert n <= max(sizes_in(jax.make_jaxpr(fn)(*arguments).jaxpr)) <= 25 * n

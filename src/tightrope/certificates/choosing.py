@@ -19,8 +19,8 @@ from ..problems.problem import Problem
 from .evaluation import Evaluation, largest_violation
 from .scales import constraint_scales
 
-GROSS_VIOLATION = 100.0
-"""A relative violation above this multiple of the tolerance is worse than any objective."""
+GROSS_VIOLATION = 0.5
+"""A violation above this share of its constraint's scale is worse than any objective."""
 SIGNIFICANT = 4.0
 """Standard errors of a difference that count as one; with 8 samples the chance of an error is about 0.5%."""
 
@@ -67,9 +67,9 @@ def rank_key(
     return not acceptable, value
 
 
-def gross_violations(candidates: list[Candidate], tolerance: float) -> Float[np.ndarray, " raw"]:
+def gross_violations(candidates: list[Candidate]) -> Float[np.ndarray, " raw"]:
     """Return the violations that no objective makes up for, in units of the largest scales of all candidates."""
-    return GROSS_VIOLATION * tolerance * np.max([candidate.scales for candidate in candidates], axis=0)
+    return GROSS_VIOLATION * np.max([candidate.scales for candidate in candidates], axis=0)
 
 
 def choose_candidate(
@@ -80,7 +80,7 @@ def choose_candidate(
     Among the candidates within a thousandth of the progress of the best rank, it is the most feasible (to the tolerance) and
     then the most stationary one.
     """
-    gross = gross_violations(candidates, tolerance)
+    gross = gross_violations(candidates)
     ranks = [rank_key(candidate, weights, gross) for candidate in candidates]
     worst, best = min(ranks)
     limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
@@ -97,7 +97,6 @@ def choose_by_samples(
     oracle: Oracle,
     samples: list[list[Evaluation]],
     weights: Float[np.ndarray, " raw"],
-    tolerance: float,
 ) -> int:
     """Return the index of the answer among candidates that are known from samples; the first is kept when in doubt.
 
@@ -106,7 +105,6 @@ def choose_by_samples(
         oracle: its oracle, in native form.
         samples: for every fresh sample the evaluations of all candidates on it.
         weights: multipliers that weigh violations against the objective.
-        tolerance: the relative violation that counts as none.
     """
     objective = np.array([[e.objective for e in sample] for sample in samples], float)
     raw = np.array([[e.raw for e in sample] for sample in samples], float)
@@ -115,7 +113,7 @@ def choose_by_samples(
     excess = np.maximum(mean - high, 0.0) - np.maximum(low - mean, 0.0)
     merits = objective.mean(axis=0) + 2.0 * np.abs(excess) @ weights
     each = objective + 2.0 * np.sum(weights * np.sign(excess) * raw, axis=2)  # to first order: on the side of the mean
-    largest = gross_violations([Candidate.of(problem, oracle, e) for e in samples[0]], tolerance)
+    largest = gross_violations([Candidate.of(problem, oracle, e) for e in samples[0]])
     gross = ~(np.all(np.abs(excess) <= largest, axis=1) & np.isfinite(merits))
     chosen = 0
     for other in range(1, len(merits)):

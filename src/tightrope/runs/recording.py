@@ -152,7 +152,7 @@ class Recorder:
         candidate = Candidate.of(self._fitted.problem, self._fitted.original, evaluation)
         weights = self.weights[lane] = np.maximum(self.weights[lane], np.abs(evaluation.multipliers))
         scales = self._scales[lane] = np.maximum(self._scales[lane], candidate.scales)
-        gross = GROSS_VIOLATION * self._stop.violation * scales
+        gross = GROSS_VIOLATION * scales
         if rank_key(candidate, weights, gross) < rank_key(self._best[lane], weights, gross):
             self._best[lane], self.best[lane] = candidate, points[lane]
         return candidate
