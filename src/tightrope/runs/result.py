@@ -198,7 +198,8 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
         x = eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(a) for a in leaves]), rest)
     elif skeleton == "custom":
         raise ValueError(
-            "load: this x is not made of dicts, lists and tuples alone; pass like=, a pytree of its structure"
+            "load: this x is a model, or another pytree that is not made of dicts, lists and tuples alone; pass one of its "
+            "structure, such as the start of the run: load(path, like=x0)"
         )
     else:
         x = _rebuild(skeleton, iter(leaves))

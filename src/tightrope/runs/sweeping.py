@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from ..arguments import described, positive_int, seed_number
 from ..methods.base import Method
+from ..problems.probing import check_answer
 from ..problems.problem import Problem
 from .answer import answers
 from .fitting import Fitted, check_can_draw, check_problem, fit
@@ -113,10 +114,13 @@ def sweep(
         lanes = _as_lanes([settings[i] for i in group], len(listed))
         run = start_run(lanes, x, listed * len(group), record.every, lanes=True)
         recorder = Recorder(lanes, record, stop or Stop(), len(run.seeds))
-        found = answers(run, recorder, run_to_end(run, recorder, stop), [])
+        ended = answers(run, recorder, run_to_end(run, recorder, stop), [])
         for place, i in enumerate(group):
-            results[i] = found[place * len(listed) : (place + 1) * len(listed)]
-    return SweepResult([result for i in range(len(settings)) for result in results[i]])
+            results[i] = ended[place * len(listed) : (place + 1) * len(listed)]
+    found = SweepResult([result for i in range(len(settings)) for result in results[i]])
+    parameters = settings[0].parameters
+    check_answer(problem, parameters, parameters.ravel(found.best().x))
+    return found
 
 
 def _seeds(seeds: Any) -> list[int]:
