@@ -97,6 +97,11 @@ BAD = {
         ValueError,
         ["Batches", "like['x'] has 3", "like['y'] has 4"],
     ),
+    "an iterator as an example of a batch": (
+        lambda: tr.Batches(like={"x": iter([np.ones(3)])}),
+        TypeError,
+        ["Batches: like['x']", "iterator", "np.stack"],
+    ),
     "a number as an example of a batch": (lambda: tr.Batches(like=64), ValueError, ["Batches", "first axis"]),
     "steps 0": (lambda: solve(steps=0), ValueError, ["steps", "positive integer", "0"]),
     "steps 1.5": (lambda: solve(steps=1.5), TypeError, ["steps", "positive integer", "1.5"]),

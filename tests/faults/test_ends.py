@@ -184,19 +184,21 @@ def test_a_checkpoint_of_another_problem_method_or_seed_is_refused(tmp_path):
     data = fair_problem().data
     other_bound = tr.Problem(loss, tr.between(parity, -0.05, 0.06, data=data), domain=tr.domains.L2Ball(5.0), data=data)
     other_ball = tr.Problem(loss, tr.between(parity, -0.05, 0.05, data=data), domain=tr.domains.L2Ball(6.0), data=data)
-    calls = [
-        lambda: tr.solve(sphere_problem(), X0, method, steps=20, checkpoint=tmp_path / "run"),
-        lambda: tr.solve(other_data, X0, method, steps=20, checkpoint=tmp_path / "run"),
-        lambda: tr.solve(other_bound, X0, method, steps=20, checkpoint=tmp_path / "run"),
-        lambda: tr.solve(other_ball, X0, method, steps=20, checkpoint=tmp_path / "run"),
-        lambda: tr.solve(fair_problem(), X0, method, steps=20, seed=1, checkpoint=tmp_path / "run"),
-        lambda: tr.solve(fair_problem(), X0 + 0.1, method, steps=20, checkpoint=tmp_path / "run"),
-        lambda: tr.solve(
+    calls = {
+        "the constraint 'unit_norm'": lambda: tr.solve(
+            sphere_problem(), X0, method, steps=20, checkpoint=tmp_path / "run"
+        ),
+        "the data of": lambda: tr.solve(other_data, X0, method, steps=20, checkpoint=tmp_path / "run"),
+        "the bounds of": lambda: tr.solve(other_bound, X0, method, steps=20, checkpoint=tmp_path / "run"),
+        "the domain": lambda: tr.solve(other_ball, X0, method, steps=20, checkpoint=tmp_path / "run"),
+        "the seed": lambda: tr.solve(fair_problem(), X0, method, steps=20, seed=1, checkpoint=tmp_path / "run"),
+        "x0": lambda: tr.solve(fair_problem(), X0 + 0.1, method, steps=20, checkpoint=tmp_path / "run"),
+        "the method": lambda: tr.solve(
             fair_problem(), X0, tr.methods.GradientDescentAscent(step_size=0.2), steps=20, checkpoint=tmp_path / "run"
         ),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match="another problem, method"):
+    }
+    for part, call in calls.items():
+        with pytest.raises(ValueError, match=f"differs in .*{part}"):
             call()
 
 

@@ -216,14 +216,14 @@ def minimize(model: Model, weight: float, rho: np.ndarray) -> tuple:
 def steer(model: Model, rho: np.ndarray, rows_after: Callable, share: float, events: list) -> tuple:
     """The penalties, the multipliers, and whether there is no feasible descent; `rows_after(d)` are the rows themselves."""
     p, v, h, units = model.p, model.v, model.h, model.units
-    before, rounding = violation(p, h), 100 * EPS * abs(h)
+    before, rounding, negligible = violation(p, h), 100 * EPS * abs(h), 0.01 if p.noisy_rows else 1e-6
     stalled, used, change, most, restoration = False, 0, 0.0 * h, 1.0, None
     if np.any(before > rounding):
         norm_or_one = positive_or_one(model.row_norm)
         steep = EPS**-0.5 * model.curvature * np.max(before / norm_or_one) / norm_or_one
         _, end, most, restoration = minimize(model, 0.0, steep)
         change, used = end - h, 1
-        stalled = bool(units @ violation(p, end) > 0.99 * units @ before)
+        stalled = bool(units @ (before - violation(p, end)) < negligible * units @ before)
         events.append("restoration is useless" if stalled else "restoration helps")
     while used < 6:
         y, end, square, _ = minimize(model, 1.0, rho)
@@ -232,7 +232,7 @@ def steer(model: Model, rho: np.ndarray, rows_after: Callable, share: float, eve
         events.append("as long as restoration" if fraction == 1 else "shorter than restoration")
         possible = units @ (before - violation(p, h + fraction * change))
         removed = units @ (before - violation(p, end))
-        if used == 2 and restoration is not None and not stalled and removed < 0.01 * units @ before:
+        if used == 2 and restoration is not None and not stalled and removed < negligible * units @ before:
             stalled = no_part_helps(model, restoration, rows_after, events)
         if not removed < share * possible - units @ np.where(before > 0, rounding, 0):
             break
@@ -249,9 +249,10 @@ def steer(model: Model, rho: np.ndarray, rows_after: Callable, share: float, eve
 
 
 def no_part_helps(model: Model, restoration: np.ndarray, rows_after: Callable, events: list) -> bool:
-    """Whether no part of the restoration step removes a hundredth of the violation."""
-    left = [model.units @ violation(model.p, rows_after(part * restoration)) for part in (1, 0.25, 0.06, 0.02)]
-    none = not any(one <= 0.99 * model.units @ violation(model.p, model.h) for one in left)
+    """Whether no part of the restoration step removes more than a negligible share of the violation."""
+    before, negligible, parts = violation(model.p, model.h), *((0.01, 4) if model.p.noisy_rows else (1e-6, 10))
+    removed = [model.units @ (before - violation(model.p, rows_after(restoration / 4**i))) for i in range(parts)]
+    none = not any(one >= negligible * model.units @ before for one in removed)
     events.append("evaluated: no part helps" if none else "evaluated: a part helps")
     return none
 

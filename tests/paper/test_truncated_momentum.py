@@ -33,6 +33,7 @@ class Schedule(NamedTuple):
     eta: float
     rho: float
     alpha: float
+    growth: float = 1.0
 
     def eta_k(self, k: int) -> float:
         log = np.log(k + 2) if self.polyak or self.theta is None else 1.0
@@ -46,11 +47,12 @@ class Schedule(NamedTuple):
 
 
 class Transcribed(NamedTuple):
-    """Iterates x_1 … x_{K+1} (entry k − 1 is x_k), and how often truncation and projection had an effect."""
+    """Iterates x_1 … x_{K+1} (entry k − 1 is x_k), how often truncation and projection had an effect, and the last radius."""
 
     x: np.ndarray
     truncated: int
     projected: int
+    radius: float
 
 
 def ball(v: np.ndarray, radius: float) -> np.ndarray:
@@ -59,8 +61,8 @@ def ball(v: np.ndarray, radius: float) -> np.ndarray:
 
 
 def algorithm(p: Problem, s: Schedule, radius: float, x1: np.ndarray, xi: list[np.ndarray]) -> Transcribed:
-    """Algorithms 1 and 2; `xi[0]` is the paper's ξ_1, `xi[k]` its ξ_{k+1}."""
-    x, truncated, projected = x1, 0, 0
+    """Algorithms 1 and 2; `xi[0]` is the paper's ξ_1, `xi[k]` its ξ_{k+1}. The radius grows as the docstring says."""
+    x, truncated, projected, rate = x1, 0, 0, 0.0
     g = ball(p.gradient(x, xi[0]), radius)
     path = [x]
     for k in range(1, len(xi)):
@@ -73,10 +75,14 @@ def algorithm(p: Problem, s: Schedule, radius: float, x1: np.ndarray, xi: list[n
         else:
             estimate = p.gradient(x_next, xi[k]) + (1 - s.alpha_k(k)) * (g - p.gradient(x, xi[k]))
         g = ball(estimate, radius)
-        truncated += int(np.any(g != estimate))
+        acted = int(np.any(g != estimate))
+        truncated += acted
+        rate = 15 / 16 * rate + acted / 16
+        if rate > 1 / 2 and s.growth > 1:
+            radius, rate = radius * s.growth, 0.0
         x = x_next
         path.append(x)
-    return Transcribed(np.stack(path), truncated, projected)
+    return Transcribed(np.stack(path), truncated, projected, radius)
 
 
 # ---- a problem: noisy least squares with a wave, on a sphere cut by a surface, in a ball --------------------------------
@@ -122,7 +128,7 @@ def problem() -> tr.Problem:
 def method_of(s: Schedule, radius: float) -> tr.methods.TruncatedMomentum:
     return tr.methods.TruncatedMomentum(
         step_size=s.eta, penalty=s.rho, gradient_radius=radius, momentum=s.alpha, error_bound_exponent=s.theta,
-        estimator="polyak" if s.polyak else "recursive",
+        radius_growth=s.growth, estimator="polyak" if s.polyak else "recursive",
     )  # fmt: skip
 
 
@@ -148,6 +154,18 @@ def test_the_momentum_scale_multiplies_the_weight_which_stays_at_most_one(polyak
     path = drive(problem(), X1, method_of(s, 50.0), steps=STEPS, seed=6)
     expected = algorithm(BY_HAND, s, 50.0, X1, [entry[0] for entry in path.samples["objective"]])
     np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("polyak", [False, True], ids=["2a", "2b"])
+def test_the_radius_grows_while_it_truncates(polyak):
+    s = Schedule(polyak, None, eta=0.25, rho=1.7, alpha=1.0, growth=2.0)
+    path = drive(problem(), X1, method_of(s, 0.05), steps=STEPS, seed=5)
+    expected = algorithm(BY_HAND, s, 0.05, X1, [entry[0] for entry in path.samples["objective"]])
+    np.testing.assert_allclose(path.x, expected.x, rtol=1e-9, atol=1e-12)
+    last = path.states[-1]
+    assert float(last.radius) == expected.radius > 0.1
+    assert float(last.truncated) == pytest.approx(expected.truncated / STEPS)
+    assert "raised from 0.05" in path.method.note(last)
 
 
 def test_every_step_draws_a_fresh_batch_and_counts_what_it_computed():

@@ -238,15 +238,6 @@ def test_bad_input_gives_a_one_line_error(own_file, arguments, hints, monkeypatc
 # ---------------------------------------------------------------------- compare and reproduce
 
 
-@pytest.mark.full
-def test_compare_runs_on_the_first_problem_of_the_readme(tmp_path):
-    code = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[1]
-    (tmp_path / "my_file.py").write_text(code.replace("steps=2_000", "steps=10"))
-    methods = ["--methods", "AdaptivePenalty", "--steps", 20, "--seeds", 1]
-    answer = call("compare", f"{tmp_path / 'my_file.py'}:problem", *methods, "--out", tmp_path)
-    assert answer.exit_code == 0, answer.output
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """The output of `compare` on a problem in a file, and the folder of that file."""

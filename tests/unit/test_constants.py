@@ -13,7 +13,6 @@ from tightrope.methods.base import Draw
 from tightrope.methods.shared.constants import local_constants, local_smoothness
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
-from tightrope.runs.stepper import draw_samples
 
 
 @pytest.fixture(autouse=True)
@@ -131,8 +130,7 @@ def problems() -> dict[str, tuple[tr.Problem, np.ndarray]]:
 
 def constants_of(problem: tr.Problem, x0: np.ndarray):
     oracle = oracle_for(problem, Parameters(jnp.asarray(x0)))
-    sample, _ = draw_samples(oracle, {"only": None}, jax.random.key(0), jnp.int32(0))
-    return jax.jit(lambda x: local_constants(oracle, x, sample["only"], jax.random.key(0)))(jnp.asarray(x0))
+    return jax.jit(lambda x: local_constants(oracle, x, jax.random.key(0)))(jnp.asarray(x0))
 
 
 @pytest.mark.parametrize("name", ["no constraints", "circle", "circle, from its center", "linear", "stationary start",
@@ -140,10 +138,10 @@ def constants_of(problem: tr.Problem, x0: np.ndarray):
 def test_constants_are_finite_and_positive(name):
     problem, x0 = problems()[name]
     found = constants_of(problem, x0)
-    for field in ("length", "gradient_norm", "smoothness"):
+    for field in ("length", "travel", "gradient_norm", "step_smoothness"):
         assert np.isfinite(getattr(found, field)), field
         assert getattr(found, field) > 0, field
-    for field in ("jacobian_norm", "normal_curvature", "penalty_smoothness", "path_penalty_smoothness"):
+    for field in ("smoothness", "jacobian_norm", "normal_curvature", "penalty_smoothness", "path_penalty_smoothness"):
         assert np.isfinite(getattr(found, field)), field
         assert getattr(found, field) >= 0, field
     assert (found.penalty_smoothness > 0) == bool(problem.constraints)
@@ -177,13 +175,13 @@ def test_noise_in_the_rows_counts_if_the_jacobian_varies():
     assert loud.path_penalty_smoothness >= loud.penalty_smoothness + loud.constraint_noise * loud.jacobian_smoothness
 
 
-def test_the_balanced_penalty_misses_the_feasible_set_by_at_most_the_length():
+def test_the_balanced_penalty_misses_the_feasible_set_by_at_most_the_travel():
     """F = a·x and x₁ = x₂ = 0 scaled by s: the minimizer of f + ½ρ‖c‖² is x = −a/(ρs²)."""
     a, s = jnp.array([3.0, 4.0]), 7.0
     problem = tr.Problem(lambda x: a @ x, tr.affine(s * np.eye(2), [0.0, 0.0]))
     found = constants_of(problem, np.array([2.0, 0.0]))
     np.testing.assert_allclose(found.normal_curvature, s**2, rtol=1e-6)
-    assert np.linalg.norm(a / (found.balanced_penalty * s**2)) <= found.length * (1 + 1e-6)
+    assert np.linalg.norm(a / (found.balanced_penalty * s**2)) <= found.travel * (1 + 1e-6)
 
 
 def test_a_feasible_start_does_not_hide_the_penalty():

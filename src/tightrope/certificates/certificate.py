@@ -108,29 +108,30 @@ class Certificate(NamedTuple):
         more = "" if self.more_samples is None else f"; about {_rounded(self.more_samples)} more samples would decide"
         return f"{self.verdict} at tolerance {self.tolerance:.3g}{more}"
 
-    def violation_line(self, name: str) -> str:
-        """A violation, its interval and its ratio to the scale, as text."""
-        found = self.relative_violation.get(name)
-        return str(self.violation[name]) + ("" if found is None else f"   relative {found.value:.2g}")
-
-    @property
-    def stationarity_line(self) -> str:
-        """The stationarity, its interval and its ratio to the scale, as text."""
-        return f"{self.stationarity}   relative {relative(self.stationarity.value, self.gradient_scale):.2g}"
-
-    @property
-    def gap_line(self) -> str:
-        """The gap and its ratio to the scale, as text."""
-        return f"about {self.gap:.2g}   relative {self.relative_gap:.2g}"
-
     def __str__(self) -> str:
-        lines = {"objective": str(self.objective), "gap to optimum": self.gap_line}
-        lines |= {f"violation of {name}": self.violation_line(name) for name in self.violation}
-        lines |= {"stationarity": self.stationarity_line, "complementarity": str(self.complementarity)}
+        lines = {"objective": str(self.objective), "gap to optimum": gap_text(self)}
+        lines |= {f"violation of {name}": violation_text(self, name) for name in self.violation}
+        lines |= {"stationarity": stationarity_text(self), "complementarity": str(self.complementarity)}
         if self.near_stationarity is not None:
             lines["near-stationarity"] = f"{self.near_stationarity}  (proximal weight {self.proximal_weight:.3g})"
         width = max(map(len, lines))
         return "\n".join([self.decision, *(f"  {label.ljust(width)}  {value}" for label, value in lines.items())])
+
+
+def violation_text(certificate: Certificate, name: str) -> str:
+    """A violation, its interval and its ratio to the scale."""
+    return f"{certificate.violation[name]}   relative {certificate.relative_violation[name].value:.2g}"
+
+
+def stationarity_text(certificate: Certificate) -> str:
+    """The stationarity, its interval and its ratio to the scale."""
+    found, scale = certificate.stationarity, certificate.gradient_scale
+    return f"{found}   relative {relative(found.value, scale):.2g}"
+
+
+def gap_text(certificate: Certificate) -> str:
+    """The gap and its ratio to the scale."""
+    return f"about {certificate.gap:.2g}   relative {certificate.relative_gap:.2g}"
 
 
 def relative(value: float, scale: float) -> float:

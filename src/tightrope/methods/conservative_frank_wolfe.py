@@ -19,8 +19,9 @@ The printed d_1 = 0 contradicts the loop, which computes d_1 again; here the rec
 
 Theorem 2: E F(x̄) − F* ~ T^{-1/4} for the mean x̄ of x_1 … x_T, and no violation on average. No printed δ satisfies the
 proof's own condition. (7) alone gives a bound for every run: the mean of h(x_t, θ_t) is at most
-λ_{T+1}/(ηT) + ηδ · mean of λ_t − v. So `tightening` = Λ (1/step_size + step_size δ/√T) is enough if Λ bounds the
-multipliers.
+λ_{T+1}/(ηT) + ηδ · mean of λ_t − v. With η = step_size · T^{-3/4} and Λ a bound on the multipliers, that is at most
+Λ (T^{-1/4}/step_size + step_size δ T^{-3/4}) − v. So `tightening` is enough at that number divided by T^{-1/4} ('theory') or by
+T^{-1/2} ('experiment'), whichever v has.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class ConservativeFrankWolfe(Method):
         step_size: η_0; None: Λ/h, with which the multipliers reach Λ, but at least 1, so that the start is forgotten, and at
             most the value that makes η a tenth.
         momentum: ρ_0.
-        tightening: v_0; None: twice Λ (1/η_0 + η_0 δ/√T), but at most half of σ at the horizon.
+        tightening: v_0; None: the value that makes v at the horizon twice Λ (T^{-1/4}/η_0 + η_0 δ T^{-3/4}), but at most half
+            of σ.
         regularization: δ; None: J²/10.
         tightening_rate: 'theory' (T^{-1/4}) or 'experiment' (T^{-1/2}).
 
@@ -124,8 +126,8 @@ class ConservativeFrankWolfe(Method):
         reaching = jnp.minimum(multiplier / height, 0.1 * steps**0.75)
         method = self.with_defaults(regularization=0.1 * jacobian**2, step_size=jnp.maximum(reaching, 1.0))
         step_size, regularization = method.step_size, method.regularization
-        enough = 2.0 * multiplier * (1.0 / step_size + step_size * regularization / jnp.sqrt(steps))
-        return method.with_defaults(tightening=jnp.minimum(enough, 0.5 * margin / self._tightening_decay(steps)))
+        enough = 2.0 * multiplier * (steps**-0.25 / step_size + step_size * regularization * steps**-0.75)
+        return method.with_defaults(tightening=jnp.minimum(enough, 0.5 * margin) / self._tightening_decay(steps))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         multipliers = oracle.multipliers

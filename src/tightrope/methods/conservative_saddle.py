@@ -93,8 +93,7 @@ class ConservativeSaddle(Method):
         return {"joint": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        sample = draw.samples["joint"]
-        s = local_constants(oracle, x, sample, draw.key)
+        s = local_constants(oracle, x, draw.key)
         fixed = self.horizon == "fixed"
         root = jnp.sqrt(draw.steps.astype(x.dtype)) if fixed else jnp.ones((), x.dtype)
 
@@ -116,7 +115,7 @@ class ConservativeSaddle(Method):
         moments = (s.gradient_norm + s.gradient_noise + multiplier * jacobian) ** 2 + (
             s.constraint_norm + s.constraint_noise
         ) ** 2
-        curvature = s.smoothness + multiplier * s.jacobian_smoothness
+        curvature = s.step_smoothness + multiplier * s.jacobian_smoothness
         balanced = jnp.sqrt((s.length**2 + multiplier**2) / moments)
         stable = root / jnp.maximum(2.0 * jnp.sqrt(method.regularization), curvature)
         method = method.with_defaults(step_size=jnp.minimum(balanced, stable))

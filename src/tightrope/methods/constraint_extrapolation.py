@@ -83,12 +83,12 @@ class ConstraintExtrapolation(Method):
         return {"objective": None, "value": None, "jacobian": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         jacobian = jnp.maximum(s.jacobian_norm + s.length * s.jacobian_smoothness, jnp.sqrt(s.penalty_smoothness))
         jacobian = positive_or_one(jacobian)  # no constraints: there is no dual step
         sampling = jnp.hypot(s.constraint_noise, s.length * s.jacobian_noise)
         noise = sampling * draw.steps.astype(x.dtype) ** 1.5 * jacobian / s.gradient_norm
-        method = self.with_defaults(step_size=4.0 / s.smoothness)
+        method = self.with_defaults(step_size=4.0 / s.step_smoothness)
         return method.with_defaults(dual_step_size=1.0 / jnp.maximum(16.0 * method.step_size * jacobian**2, noise))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

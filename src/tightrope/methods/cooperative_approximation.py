@@ -92,7 +92,7 @@ class CooperativeApproximation(Method):
         return "values='exact' evaluates the constraints on all data" if self.values == "exact" else None
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["subgradient"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         step_size, tolerance = default_step_and_tolerance(s, 1.0)
         return self.with_defaults(step_size=step_size, tolerance=tolerance)
 

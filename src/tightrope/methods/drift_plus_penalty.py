@@ -75,7 +75,7 @@ class DriftPlusPenalty(Method):
         return {"joint": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["joint"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         jacobian = jnp.maximum(s.jacobian_norm, 0.1 * s.length * s.jacobian_smoothness)
         expected = (s.constraint_norm + s.constraint_noise) * jacobian / s.gradient_norm
         method = self.with_defaults(objective_weight=positive_or_one(expected))

@@ -121,7 +121,7 @@ class GradientDescentAscent(Method):
         return {"joint": None} if self.update == "simultaneous" else {"joint": None, "second": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["joint"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         jacobian = positive_or_one(s.jacobian_norm)
         return self.with_defaults(
             step_size=0.1 * s.length / jnp.sqrt(x.size), dual_step_size=s.gradient_norm / (jacobian**2 * s.length)

@@ -91,12 +91,12 @@ class InexactALM(Method):
         return PENALTY_ROLES | {"dual": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
-        flat = jnp.finfo(x.dtype).eps * s.smoothness  # without constraints: positive, without effect on L_j
+        s = local_constants(oracle, x, draw.key)
+        flat = jnp.finfo(x.dtype).eps * s.step_smoothness  # without constraints: positive, without effect on L_j
         return self.with_defaults(
             penalty=4.0 * s.balanced_penalty,
             max_dual_step=10.0 * s.multiplier_size,
-            smoothness=s.smoothness,
+            smoothness=s.step_smoothness,
             penalty_smoothness=jnp.maximum(s.path_penalty_smoothness, flat),
         )
 

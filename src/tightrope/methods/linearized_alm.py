@@ -82,9 +82,9 @@ class LinearizedALM(Method):
         return {"objective": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         square_norm = s.penalty_smoothness  # ‖A‖²; 0 without constraints, where any penalty will do
-        method = self.with_defaults(smoothness=s.smoothness)
+        method = self.with_defaults(smoothness=jnp.where(s.smoothness > 0, s.smoothness, s.step_smoothness))
         method = method.with_defaults(penalty=2.0 * method.smoothness / positive_or_one(square_norm))
         return method.with_defaults(step_size=1.0 / (method.smoothness + method.penalty * square_norm))
 

@@ -11,24 +11,32 @@ is unbiased because ζ¹ and ζ² are independent. From v_1 = G_{ρ_1}(x_1, λ_1
 
 λ = 0 in Algorithm 2. With `dual` (Section 4.1) λ_1 is free and, after v_{k+1} is formed,
 
-    λ_{k+2} = λ_{k+1} + γ/((k+1) log²(k+2)) sign c(x_{k+1}, ζ²_{k+1}),    λ_2 likewise from (x_1, ζ²_1);
+    λ_{k+2} = λ_{k+1} + γ_{k+1} sign c(x_{k+1}, ζ²_{k+1}),    γ_k = γ/((k + k_0) log²(k + k_0 + 1)),
 
-an earlier update on the same sample would bias v. The weights add up to 3.4, so no multiplier moves farther than 3.4 γ.
+and λ_2 likewise from (x_1, ζ²_1); an earlier update on the same sample would bias v. The paper has k_0 = 0, where the sign of
+the first sample alone makes 61% of all the movement that there will ever be. The theorem needs only that the γ_k have a finite
+sum, which `shared.penalty_gradient` bounds for every k_0.
 
     stochastic (Theorem 3.1):     ρ_k = penalty · k^{1/5},  η_k = step_size · (k+1)^{-3/5},  α_k = momentum · k^{-4/5}
     deterministic (Theorem 4.2):  ρ_k = penalty · k^{1/4},  η_k = step_size · (k+1)^{-1/2},  α_k = momentum · k^{-1/2}
 
 with α_k at most 1. The theory has step_size = 1/(9 L̃ρ) and momentum = 72 (L̃ρ · step_size)² = 8/9, with L̃ρ the Lipschitz
-constant of G_ρ: α scales with η².
+constant of G_ρ; with `dual`, (‖λ_1‖ + Σ γ_k) L_∇c is part of it (D.1). Our steps are 9 times as long, and 72 times their square
+would make α_k = 1, plain stochastic gradients at twice the cost, for the first 5,184 steps of the deterministic schedule. The
+error of v is stable where α_k > (L̃ρ η_k)²; `momentum` = MOMENTUM (L̃ρ · step_size)² leaves room for that and lets momentum
+average from the first steps on.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
 | x, v | `x`, `gradient` | λ_{k+1}, λ_{k+2} after step k | `multipliers`, `next_multipliers` |
 | η, ρ, α | `step_size`, `penalty`, `weight` | γ | `dual_step_size` |
 | ξ⁰, ζ¹, ζ² | roles `objective`, `jacobian`, `value` | prox of h in place of P_X (Remark 3.4) | `prox` |
+| k_0 | `dual_offset` | | |
 
 Guaranteed: squared stationarity and ‖c‖² in expectation ~ K^{-2/5} (stochastic) or K^{-1/2} (deterministic), up to logs.
-Output: x_{k+1} with k uniform on {1, …, K}, by reservoir sampling; its multiplier is λ_k + ρ_k c(x_{k+1}, ζ²_{k+1}).
+Output: x_{k+1} with k uniform on {1, …, K}, by reservoir sampling. Its multiplier is λ_k + ρ_k c(x_{k+1}) with the expected
+rows c (C.4). Exact constraints give it. From samples, ρ_k c(x_{k+1}, ζ²) would have ρ_k times the noise of one batch: then no
+multipliers are reported, and the result has those of its certificate, from all data or a large sample.
 """
 
 from __future__ import annotations
@@ -45,31 +53,42 @@ from ..oracles.oracle import Oracle
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
 from .shared.constants import local_constants
 from .shared.momentum import recursive_momentum
-from .shared.penalty_gradient import PENALTY_ROLES, penalty_cost, penalty_gradient, sign_ascent
+from .shared.penalty_gradient import (
+    MOMENTUM,
+    PENALTY_ROLES,
+    penalty_cost,
+    penalty_gradient,
+    sign_ascent,
+    total_ascent,
+)
 from .shared.schedules import power, reservoir_replaces
 
 
 class State(NamedTuple):
-    """Iterate, momentum, two sets of multipliers, and the sampled output with its multipliers."""
+    """Iterate, momentum, two sets of multipliers, and the sampled output with its multipliers (None: sampled constraints)."""
 
     x: Float[Array, " n"]
     gradient: Float[Array, " n"]
     multipliers: Float[Array, " rows"]
     next_multipliers: Float[Array, " rows"]
     picked: Float[Array, " n"]
-    picked_multipliers: Float[Array, " rows"]
+    picked_multipliers: Float[Array, " rows"] | None
 
 
 class LinearizedPenalty(Method):
     """Quadratic penalty with growing weight: one gradient step at a time, with recursive momentum on the whole gradient.
 
     Args:
-        step_size: scale of η_k; None: 1/(L_f + penalty · L_c), with the Lipschitz constants of ∇f and of the gradient of
-            ½‖c‖² estimated near the start and on the way to c = 0: the theory's value without its factor 1/9.
-        penalty: scale of ρ_k; None: 10 L_f/σ², with σ² the largest eigenvalue of JᵀJ at the start. Since L_f is at least
-            ‖∇f‖/D, D the length to go, the distance ‖∇f‖/(ρ_k σ²) to the feasible set is then at most 0.1 D k^{-1/5}.
-        momentum: scale of α_k; None: 72 (L_f + penalty · L_c)² step_size², so 72 if `step_size` is None.
-        dual_step_size: γ; None: 0.3 ‖∇f‖/‖J‖ near the start, so that multipliers of that size can be reached.
+        step_size: scale of η_k; None: the value that makes the first step η_1 = 1/(L_f + penalty · L_c), with L_f and L_c the
+            Lipschitz constants of ∇f and of the gradient of ½‖c‖², estimated near the start and on the way to c = 0: the
+            theory's without its factor 1/9. With `dual`, L_f has the multipliers' term of D.1 too.
+        penalty: scale of ρ_k; None: 10 L/σ², with L the measured curvature of the objective, or ‖∇f‖/D if that is larger, D
+            how far x may have to move, and σ² the largest eigenvalue of JᵀJ one step nearer to c = 0. The distance
+            ‖∇f‖/(ρ_k σ²) to the feasible set is then at most 0.1 D k^{-1/5}. The theorem's ρ > 1 is a choice of units: rows
+            s · c with penalty ρ/s² make the same iterates, and the estimate is 10 for rows scaled to σ² = L.
+        momentum: scale of α_k; None: 4 (L_f + penalty · L_c)² step_size².
+        dual_step_size: γ; None: the value with which all steps γ_k together move a multiplier by 3 ‖∇f‖/‖J‖.
+        dual_offset: k_0 of the dual steps; 0 is the paper's.
         schedule: 'stochastic', 'deterministic' (exact constraints), or 'auto': by whether constraints have data.
         dual: whether to update multipliers, as in Section 4.1.
         prox: `prox(params, step_size) -> params`, the prox of step_size · h for a convex h added to the objective, used
@@ -87,6 +106,7 @@ class LinearizedPenalty(Method):
     penalty: Hyper = hyper(None)
     momentum: Hyper = hyper(None)
     dual_step_size: Hyper = hyper(None)
+    dual_offset: Hyper = hyper(100.0, closed="[")
     schedule: str = choice("auto", "auto", "stochastic", "deterministic")
     dual: bool = eqx.field(default=False, static=True)
     prox: Callable[[Any, Array], Any] | None = eqx.field(default=None, static=True)
@@ -105,26 +125,41 @@ class LinearizedPenalty(Method):
         return dict(PENALTY_ROLES)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         method = self.with_defaults(penalty=10.0 * s.balanced_penalty)
-        smoothness = s.smoothness + method.penalty * s.path_penalty_smoothness
-        method = method.with_defaults(step_size=1.0 / smoothness)
-        method = method.with_defaults(momentum=72.0 * (smoothness * method.step_size) ** 2)
-        return method.with_defaults(dual_step_size=0.3 * s.multiplier_size) if self.dual else method
+        smoothness = s.step_smoothness + method.penalty * s.path_penalty_smoothness
+        if self.dual:
+            movement = total_ascent(self.dual_offset)
+            method = method.with_defaults(dual_step_size=3.0 * s.multiplier_size / movement)
+            largest = jnp.linalg.norm(oracle.multipliers) + movement * method.dual_step_size
+            smoothness += largest * s.jacobian_smoothness
+        shrink, _, _ = self._exponents(oracle)
+        method = method.with_defaults(step_size=2.0**-shrink / smoothness)
+        return method.with_defaults(momentum=MOMENTUM * (smoothness * method.step_size) ** 2)
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         first = jnp.ones((), x.dtype)
         start = oracle.multipliers if self.dual else jnp.zeros_like(oracle.multipliers)
         c, gradient = penalty_gradient(oracle, x, draw.samples, start, self.penalty)
-        following = sign_ascent(start, self.dual_step_size, first, c) if self.dual else start
-        return State(x, gradient, start, following, x, jnp.zeros_like(start))
+        following = self._ascend(start, first, c)
+        return State(x, gradient, start, following, x, None if oracle.stochastic_constraints else jnp.zeros_like(start))
+
+    def _ascend(self, multipliers: Array, k: Float[Array, ""], c: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """The multipliers after dual step k; without `dual`, the same ones."""
+        if not self.dual:
+            return multipliers
+        return sign_ascent(multipliers, self.dual_step_size, k + self.dual_offset, c)
 
     def scheduled(self, oracle: Oracle, k: Float[Array, ""]) -> tuple[Array, Array, Array]:
         """Step size η_k, penalty ρ_k and momentum weight α_k."""
-        exact = self.schedule == "deterministic" or (self.schedule == "auto" and not oracle.stochastic_constraints)
-        shrink, growth, decay = (-1 / 2, 1 / 4, -1 / 2) if exact else (-3 / 5, 1 / 5, -4 / 5)
+        shrink, growth, decay = self._exponents(oracle)
         weight = jnp.minimum(1.0, power(self.momentum, k, decay))
         return power(self.step_size, k + 1.0, shrink), power(self.penalty, k, growth), weight
+
+    def _exponents(self, oracle: Oracle) -> tuple[float, float, float]:
+        """The exponents of η_k, ρ_k and α_k."""
+        exact = self.schedule == "deterministic" or (self.schedule == "auto" and not oracle.stochastic_constraints)
+        return (-1 / 2, 1 / 4, -1 / 2) if exact else (-3 / 5, 1 / 5, -4 / 5)
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, samples, k = state.x, draw.samples, draw.k.astype(state.x.dtype)
@@ -133,17 +168,16 @@ class LinearizedPenalty(Method):
         new = self._move(oracle, x - step_size * state.gradient, step_size)
         c, at_new = penalty_gradient(oracle, new, samples, state.next_multipliers, next_penalty)
         _, at_old = penalty_gradient(oracle, x, samples, state.multipliers, penalty)
-        following = state.next_multipliers
-        if self.dual:
-            following = sign_ascent(following, self.dual_step_size, k + 1.0, c)
         take = reservoir_replaces(draw.uniform, 1.0, draw.k)
         state = State(
             new,
             recursive_momentum(state.gradient, at_new, at_old, weight),
             state.next_multipliers,
-            following,
+            self._ascend(state.next_multipliers, k + 1.0, c),
             jnp.where(take, new, state.picked),
-            jnp.where(take, state.multipliers + penalty * c, state.picked_multipliers),
+            None
+            if state.picked_multipliers is None
+            else jnp.where(take, state.multipliers + penalty * c, state.picked_multipliers),
         )
         return state, penalty_cost(oracle, samples, 2)
 
@@ -158,5 +192,5 @@ class LinearizedPenalty(Method):
     def output(self, state: State) -> Float[Array, " n"]:
         return state.picked
 
-    def multipliers(self, state: State) -> Float[Array, " rows"]:
+    def multipliers(self, state: State) -> Float[Array, " rows"] | None:
         return state.picked_multipliers

@@ -87,9 +87,9 @@ class MomentumALM(Method):
         return {"objective": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         curvature = positive_or_one(s.global_penalty_smoothness)
-        method = self.with_defaults(step_size=0.5 / s.smoothness)
+        method = self.with_defaults(step_size=0.5 / s.step_smoothness)
         method = method.with_defaults(penalty=0.5 / (curvature * method.step_size))
         return method.with_defaults(dual_step_size=0.1 * method.penalty)
 

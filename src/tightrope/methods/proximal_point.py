@@ -114,9 +114,9 @@ class ProximalPoint(Method):
         return self.inner.needs_beyond_batches(oracle)
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, next(iter(draw.samples.values())), draw.key)
+        s = local_constants(oracle, x, draw.key)
         rows = s.jacobian_smoothness if self.constraints == "weakly_convex" else 0.0
-        method = self.with_defaults(proximal_weight=1.5 * jnp.maximum(s.smoothness, rows))
+        method = self.with_defaults(proximal_weight=1.5 * jnp.maximum(s.step_smoothness, rows))
         return replace(method, inner=self.inner.estimate_constants(method._proximal_problem(oracle, x), x, draw))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

@@ -81,11 +81,11 @@ class SmoothedLagrangian(Method):
         return self.step_size is None or self.dual_step_size is None
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s, root = local_constants(oracle, x, draw.samples["objective"], draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
+        s, root = local_constants(oracle, x, draw.key), jnp.sqrt(draw.steps.astype(x.dtype))
         jacobian = jnp.sqrt(positive_or_one(s.penalty_smoothness))  # no constraints: no penalty
         size = s.gradient_norm / jacobian
-        method = self.with_defaults(penalty=5.0 * s.smoothness / jacobian**2, proximal_weight=s.smoothness)
-        smoothness = s.smoothness + method.proximal_weight + method.penalty * s.penalty_smoothness
+        method = self.with_defaults(penalty=5.0 * s.step_smoothness / jacobian**2, proximal_weight=s.step_smoothness)
+        smoothness = s.step_smoothness + method.proximal_weight + method.penalty * s.penalty_smoothness
         noise = s.gradient_noise + method.penalty * jacobian * s.constraint_noise
         return method.with_defaults(
             step_size=0.5 / jnp.maximum(smoothness, noise * root / s.length),

@@ -92,9 +92,9 @@ class StochasticSQP(Method):
         return {"objective": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["objective"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         rows = jnp.asarray(oracle.multipliers.size, x.dtype)
-        method = self.with_defaults(smoothness=s.smoothness)
+        method = self.with_defaults(smoothness=s.step_smoothness)
         bound = jnp.maximum(jnp.sqrt(rows) * s.jacobian_smoothness, jnp.finfo(x.dtype).eps * method.smoothness)
         method = method.with_defaults(jacobian_smoothness=bound)
         low = method.smoothness + method.jacobian_smoothness / self.merit_parameter

@@ -154,7 +154,7 @@ class SwitchingSubgradient(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         sample = draw.samples["subgradient"]
-        s = local_constants(oracle, x, sample, draw.key)
+        s = local_constants(oracle, x, draw.key)
         step_size, tolerance = default_step_and_tolerance(
             s, 1.0 if self._diminishing else jnp.sqrt(draw.steps.astype(x.dtype))
         )

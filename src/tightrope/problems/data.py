@@ -8,7 +8,7 @@ the oracle can split a sample without knowing its source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -217,7 +217,7 @@ def _check_sampler(fn: Callable[[Array, int], PyTree[Array]], batch_size: int) -
 
 def _check_numbers(owner: str, argument: str, tree: PyTree[Any]) -> None:
     """A TypeError unless every leaf holds numbers."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, Iterator)):
         where = f"{owner}: {argument}{jax.tree_util.keystr(path)}"
         if isinstance(leaf, Iterable) and not isinstance(leaf, str | bytes) and not hasattr(leaf, "__array__"):
             raise TypeError(

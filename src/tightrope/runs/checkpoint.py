@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,10 @@ import jax
 import numpy as np
 
 from ..arguments import number, positive_int
-from ..problems.data import Dataset
-from ..problems.problem import Problem
+from .fingerprint import VERSION
+
+FIRST_WAIT = 1.0
+"""Seconds from the start to the first checkpoint; each wait is twice the one before, up to `every`."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Checkpoint:
 
     Args:
         folder: the folder of the checkpoints.
-        every: how often, in seconds of wall time; they are saved at records, and always at the end.
+        every: how often, in seconds of wall time. The first checkpoints come sooner, after 1, 2, 4, … seconds, so that a
+            run that is killed early loses little. A checkpoint is also saved at the end, whatever ends the run.
         keep: the number of checkpoints to keep, the newest ones.
 
     Example:
@@ -44,31 +45,14 @@ class Checkpoint:
         positive_int("Checkpoint", "keep", self.keep)
 
 
-def fingerprint(problem: Problem, structure: Any, settings: dict[str, Any]) -> str:
-    """A hash of shapes, settings, constraint names and bounds, and some examples; a checkpoint must match it."""
-    described = repr((str(structure), sorted(settings.items())))
-    digest = hashlib.sha256(re.sub(r" at 0x[0-9a-fA-F]+", "", described).encode())  # functions by name: no addresses
-    for constraint in problem.constraints:
-        digest.update(repr((constraint.name, constraint.kind)).encode())
-        digest.update(constraint.low.tobytes() + constraint.high.tobytes())
-    for source in problem.sources:
-        digest.update(repr((type(source).__name__, source.batch_size)).encode())
-        if isinstance(source, Dataset):
-            picked = np.linspace(0, source.size - 1, min(source.size, 64)).astype(int)
-            for leaf in jax.tree.leaves(source.arrays):
-                digest.update(repr((leaf.shape, str(leaf.dtype))).encode() + np.asarray(leaf[picked]).tobytes())
-    for leaf in jax.tree.leaves(problem.domain):
-        digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()
-
-
 class CheckpointStore:
     """The folder of the checkpoints of one run."""
 
-    def __init__(self, checkpoint: Checkpoint, mark: str):
+    def __init__(self, checkpoint: Checkpoint, marks: dict[str, str]):
         import orbax.checkpoint as ocp
 
-        self._ocp, self._mark, self._every = ocp, mark, checkpoint.every
+        self._ocp, self._marks, self._every = ocp, marks, checkpoint.every
+        self._wait = min(FIRST_WAIT, self._every)
         self.folder = Path(checkpoint.folder).absolute()
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"checkpoint: {self.folder} is a file; expected a folder")
@@ -78,21 +62,13 @@ class CheckpointStore:
         self._manager = ocp.CheckpointManager(self.folder, options=options)
         self._saved_at = time.monotonic()
         self._last = self._manager.latest_step()
+        self._notes = {} if self._last is None else self._checked_notes()
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         """The arrays (a pytree like `like`) and the notes of the newest checkpoint; None if there is none."""
         if self._last is None:
             return None
         args = self._ocp.args
-        try:
-            notes = self._manager.restore(self._last, args=args.Composite(notes=args.JsonRestore()))["notes"]
-        except Exception as error:
-            raise self._damaged(error) from error
-        if notes["fingerprint"] != self._mark:
-            raise ValueError(
-                f"checkpoint: the folder {self.folder} holds a run of another problem, method, seed or recording interval; "
-                "choose another folder, or delete it to start anew"
-            )
         leaves, structure = jax.tree.flatten(like)
         shapes = {str(i): jax.ShapeDtypeStruct(a.shape, a.dtype) for i, a in enumerate(leaves) if a.size}
         try:
@@ -102,7 +78,25 @@ class CheckpointStore:
         except Exception as error:
             raise self._damaged(error) from error
         restored = [arrays.get(str(i), a) for i, a in enumerate(leaves)]
-        return jax.tree.unflatten(structure, restored), notes
+        return jax.tree.unflatten(structure, restored), self._notes
+
+    def _checked_notes(self) -> dict[str, Any]:
+        """The notes of the newest checkpoint; a ValueError that says what has changed since it was saved."""
+        args = self._ocp.args
+        try:
+            notes = self._manager.restore(self._last, args=args.Composite(notes=args.JsonRestore()))["notes"]
+            saved = dict(notes["fingerprint"])
+        except Exception as error:
+            raise self._damaged(error) from error
+        names = [name for name in {**self._marks, **saved} if self._marks.get(name) != saved.get(name)]
+        changed = [name for name in names if name != VERSION]
+        if changed:
+            hint = f" (it was saved with JAX {saved[VERSION]}, which may explain it)" if VERSION in names else ""
+            raise ValueError(
+                f"checkpoint: the folder {self.folder} holds another run, which differs in {', '.join(changed)}{hint}; "
+                "choose another folder, or delete it to start anew"
+            )
+        return notes
 
     def _damaged(self, error: Exception) -> ValueError:
         return ValueError(
@@ -112,7 +106,7 @@ class CheckpointStore:
 
     def due(self) -> bool:
         """Whether it is time for another checkpoint."""
-        return time.monotonic() - self._saved_at >= self._every
+        return time.monotonic() - self._saved_at >= self._wait
 
     def save(self, step: int, arrays: Any, notes: dict[str, Any]) -> None:
         """Write a checkpoint, atomically."""
@@ -125,11 +119,12 @@ class CheckpointStore:
         self._manager.save(
             step,
             args=args.Composite(
-                arrays=args.StandardSave(leaves), notes=args.JsonSave(notes | {"fingerprint": self._mark})
+                arrays=args.StandardSave(leaves), notes=args.JsonSave(notes | {"fingerprint": self._marks})
             ),
         )
         self._manager.wait_until_finished()
         self._saved_at, self._last = time.monotonic(), step
+        self._wait = min(2.0 * self._wait, self._every)
 
     def close(self) -> None:
         """Release the folder."""

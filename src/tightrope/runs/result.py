@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from ..arguments import did_you_mean
-from ..certificates.certificate import Certificate, Estimate
+from ..certificates.certificate import Certificate, Estimate, gap_text, stationarity_text, violation_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,12 +138,12 @@ class Result:
         rows = [
             ("status", f"{self.status}{', success' if self.success else ', not certified'}"),
             ("objective", str(c.objective)),
-            ("gap to optimum", c.gap_line),
+            ("gap to optimum", gap_text(c)),
             *(
-                (f"violation of {name}", f"{c.violation_line(name)}   multiplier {_short(self.multipliers[name])}")
+                (f"violation of {name}", f"{violation_text(c, name)}   multiplier {_short(self.multipliers[name])}")
                 for name in c.violation
             ),
-            ("stationarity", c.stationarity_line),
+            ("stationarity", stationarity_text(c)),
             *([] if c.near_stationarity is None else [("near-stationarity", str(c.near_stationarity))]),
             ("feasible?", c.decision),
             ("method", f"{self.method}, answer: {self.output}"),
@@ -201,7 +201,8 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
         x = eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(a) for a in leaves]), rest)
     elif skeleton == "custom":
         raise ValueError(
-            "load: this x is not made of dicts, lists and tuples alone; pass like=, a pytree of its structure"
+            "load: this x is a model, or another pytree that is not made of dicts, lists and tuples alone; pass one of its "
+            "structure, such as the start of the run: load(path, like=x0)"
         )
     else:
         x = _rebuild(skeleton, iter(leaves))

@@ -8,19 +8,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-import numpy as np
 from jaxtyping import PyTree
 
 from ..arguments import check_callable, seed_number
 from ..methods.base import Method
+from ..problems.probing import check_answer
 from ..problems.problem import Problem
-from .checkpoint import Checkpoint, CheckpointStore, fingerprint
+from .checkpoint import Checkpoint, CheckpointStore
+from .fingerprint import fingerprint
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
 from .progress import progress_bar
 from .recording import Recorder
 from .result import Result
-from .run import first_point, start_run
+from .run import Run, first_point, start_run
 from .running import Finish, Observer, resume, run_to_end
 
 logger = logging.getLogger("tightrope")
@@ -80,18 +81,30 @@ def solve(
     with _store(checkpoint, fitted, record, seed) as store:
         x, projected = first_point(fitted)
         run = start_run(fitted, x, [seed], record.every)
-        if store is not None and resume(store, run, recorder):
-            logger.info("resumed at step %d from %s", run.step, store.folder)
-        notes = [fitted.reason] if fitted.reason else []
+        resumed = _resumed(store, run, recorder)
+        notes = resumed + ([fitted.reason] if fitted.reason else [])
         if warm_start is None and projected:
             notes.append("x0 was outside the domain and was projected")
         finish = Finish(run, recorder, stop, notes)
         with progress_bar(progress, fitted.steps, fitted.name) as show:
+            if resumed:
+                show(run.step, *resumed)
             observer = Observer(show, callback)
             status = run_to_end(finish, observer, store)
     if observer.stopped:
         notes.append("the callback stopped the run")
-    return finish.answers(status)[0]
+    result = finish.answers(status)[0]
+    check_answer(problem, fitted.parameters, fitted.parameters.ravel(result.x))
+    return result
+
+
+def _resumed(store: CheckpointStore | None, run: Run, recorder: Recorder) -> list[str]:
+    """Go on from the newest checkpoint, and say so; nothing to say if there is none."""
+    if store is None or not resume(store, run, recorder):
+        return []
+    said = f"resumed at step {run.step:,} from {store.folder}"
+    logger.info("%s", said)
+    return [said]
 
 
 def _store(
@@ -101,9 +114,4 @@ def _store(
     if checkpoint is None:
         return nullcontext()
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    settings = {"method": repr(fitted.method), "seed": seed}
-    settings |= {"start": np.asarray(fitted.parameters.start).tobytes().hex()}
-    settings |= {"every": record.every, "metrics": sorted(record.metrics)}
-    if fitted.method.uses_horizon:
-        settings["steps"] = fitted.steps
-    return closing(CheckpointStore(checkpoint, fingerprint(fitted.problem, fitted.parameters.key[:2], settings)))
+    return closing(CheckpointStore(checkpoint, fingerprint(fitted, record, seed)))

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from ..arguments import described, positive_int, seed_number
 from ..methods.base import Method
+from ..problems.probing import check_answer
 from ..problems.problem import Problem
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
@@ -112,10 +113,13 @@ def sweep(
         lanes = _as_lanes([settings[i] for i in group], len(listed))
         run = start_run(lanes, x, listed * len(group), record.every, lanes=True)
         finish = Finish(run, Recorder(lanes, record, stop or Stop(), len(run.seeds), listed[0]), stop, [])
-        found = finish.answers(run_to_end(finish))
+        ended = finish.answers(run_to_end(finish))
         for place, i in enumerate(group):
-            results[i] = found[place * len(listed) : (place + 1) * len(listed)]
-    return SweepResult([result for i in range(len(settings)) for result in results[i]])
+            results[i] = ended[place * len(listed) : (place + 1) * len(listed)]
+    found = SweepResult([result for i in range(len(settings)) for result in results[i]])
+    parameters = settings[0].parameters
+    check_answer(problem, parameters, parameters.ravel(found.best().x))
+    return found
 
 
 def _seeds(seeds: Any) -> list[int]:

@@ -10,12 +10,13 @@ Example:
     >>> len(tr.zoo.available()) >= 16
     True
 
-There are three more collections: `hs`, classical small nonlinear programs; `infeasible`, problems without a solution; and
-`learning`, constrained models on real and generated data.
+There are four more collections: `hs`, classical small nonlinear programs; `design`, trusses and other problems of engineering
+design; `infeasible`, problems without a solution; and `learning`, constrained models on real and generated data.
 """
 
 from collections.abc import Callable
 
+from . import design as design
 from . import hs as hs
 from . import infeasible as infeasible
 from . import learning as learning

@@ -37,8 +37,8 @@ PERIODS, RESTARTS, LOOP = (10, 20, 50), (1, 2, 4), 5
 SMOOTHNESS, PENALTY_SMOOTHNESS, JACOBIAN_SMOOTHNESS = 3.0, 1.5e4, 2.0
 """L_f, L_c and L_J: Lipschitz constants of ∇F, of the gradient of ½‖c‖² and of the Jacobian."""
 RADII = {"gradient_radius": 18.0, "value_radius": 3e3, "jacobian_radius": 3e3}
-DUAL_STEP, MAX_DUAL_STEP, FEASIBILITY_STEP = 1.7e-3, 0.07, 3.4e-5
-"""γ of the sign steps, the bound on Stoc-iALM's multiplier steps, and the step of TStoM's first phase."""
+DUAL_STEP, MAX_DUAL_STEP = 1.7e-3, 0.07
+"""γ of the sign steps, and the bound on Stoc-iALM's multiplier steps."""
 
 PENALTIES = (2e-3, 2e-2, 2e-1)
 """The others' initial penalty ρ, from the library's estimate up; with a tenth of it, tried first, they stay far from c = 0."""
@@ -68,7 +68,8 @@ def exact_penalty(period: int, restart: int) -> Method:
 def linearized_penalty(penalty: float, step: float) -> Method:
     """LinearizedPenalty with multipliers, and the theory's ratio of momentum to step size."""
     step_size = step / _curvature(penalty)
-    return LinearizedPenalty(step_size, penalty, momentum=72.0 * step**2, dual_step_size=DUAL_STEP, dual=True)
+    momentum = 72.0 * step**2
+    return LinearizedPenalty(step_size, penalty, momentum, dual_step_size=DUAL_STEP, dual_offset=0.0, dual=True)
 
 
 def two_phase(penalty: float, step: float) -> Method:
@@ -79,7 +80,7 @@ def two_phase(penalty: float, step: float) -> Method:
         penalty,
         momentum=72.0 * longer**2,
         dual_step_size=DUAL_STEP,
-        feasibility_step_size=FEASIBILITY_STEP,
+        dual_offset=0.0,
     )
 
 

@@ -65,7 +65,7 @@ AVERAGES = {
     "1b": Rate(problems.noisy_sphere, LinearizedPenalty(**STOCHASTIC), growing(0.2), 0.4, 0.4),
     "1c": Rate(
         problems.noisy_sphere,
-        LinearizedPenalty(**STOCHASTIC, dual=True, dual_step_size=0.3),
+        LinearizedPenalty(**STOCHASTIC, dual=True, dual_step_size=0.3, dual_offset=0.0),
         with_dual,
         0.4,
         0.4,

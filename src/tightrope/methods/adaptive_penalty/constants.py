@@ -73,12 +73,15 @@ RESTORATION_EXPONENT = -0.5
 """Penalties of the restoration step in units of what moves the rows: this power of machine epsilon. Half of the digits make
 the penalty large, half are left for the solution."""
 
-NEGLIGIBLE_SHARE = 0.01
-"""A step that removes less than this share of the violation makes no progress towards feasibility."""
+NEGLIGIBLE_SHARE, NEGLIGIBLE_SAMPLED_SHARE = 1e-6, 0.01
+"""A step that removes less than this share of the violation makes no progress towards feasibility: for deterministic rows (or
+VIOLATION_ROUNDING, if that is more) and where rows are sampled, since noise in the Jacobian feigns progress. On the way to a
+solution of bilinear equations a step may have to remove as little as 1e-5; where no point is feasible, this share bounds the
+penalties: they grow like its inverse root."""
 
-RESTORATION_PARTS = (1.0, 0.25, 0.06, 0.02)
-"""Parts of a restoration step after which the rows are evaluated. Where the violation falls in proportion to the step, parts
-below the last remove less than about NEGLIGIBLE_SHARE."""
+RESTORATION_FACTOR = 0.25
+"""Factor from one part of a restoration step to the next after which the rows are evaluated: down to the negligible share,
+since where the violation falls in proportion to the step, shorter parts remove less than that."""
 
 RELAX_FACTOR = 0.8
 """Factor by which a penalty falls per accepted step: slowly, since raising it again costs subproblems."""

@@ -53,7 +53,7 @@ class AdaptivePenalty(SelfTunedPenalty):
     """
 
     cost: ClassVar[str] = (
-        "2 ∇f, 2 J (deterministic: 1 each), 1 c, 4 more where a step is stalled; finite data: a full pass every N/4b steps"
+        "2 ∇f, 2 J (deterministic: 1 each), 1 c, 4 or 10 more where a step stalls; finite data: a full pass every N/4b steps"
     )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:

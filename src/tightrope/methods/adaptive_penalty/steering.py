@@ -20,20 +20,23 @@ Reference:
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ...numerics.scaling import positive_or_one
 from ...oracles.rows import Rows
 from .constants import (
     MAX_SUBPROBLEMS,
+    NEGLIGIBLE_SAMPLED_SHARE,
     NEGLIGIBLE_SHARE,
     RAISE_FACTOR,
     RESTORATION_EXPONENT,
-    RESTORATION_PARTS,
+    RESTORATION_FACTOR,
     VIOLATION_ROUNDING,
 )
 from .model import ModelStep, PenaltyModel, Steering
@@ -56,10 +59,6 @@ class Violation(NamedTuple):
         before, weights = range_violation(value, rows), 1.0 / positive_or_one(model.largest_row_norm)
         rounding = VIOLATION_ROUNDING * jnp.finfo(value.dtype).eps * jnp.abs(value)
         return cls(rows, before, weights, weights @ before, rounding)
-
-    def left(self, value: Float[Array, " rows"]) -> Float[Array, ""]:
-        """Return the sum of violations at these rows."""
-        return self.weights @ range_violation(value, self.rows)
 
     def removed(self, value: Float[Array, " rows"]) -> Float[Array, ""]:
         """Return by how much the sum of violations is smaller at these rows."""
@@ -154,7 +153,7 @@ def model_subproblem(steering: Steering) -> Subproblem:
 
 def keep_restoration(model: PenaltyModel, violation: Violation, search: Search, step: ModelStep) -> Search:
     """Return the search after the restoration step."""
-    useless = step.solved & (violation.left(step.rows) > (1.0 - NEGLIGIBLE_SHARE) * violation.total)
+    useless = step.solved & (violation.removed(step.rows) < negligible_share(model) * violation.total)
     change = jnp.where(step.solved, step.rows - model.value, 0.0)
     restoration = Restoration(step.multipliers, change, step.square, jnp.asarray(step.solved), useless)
     steering = search.steering._replace(no_feasible_descent=useless)
@@ -169,7 +168,7 @@ def raise_penalties(
     """Return the search after a step of the model, with higher penalties if it removes too little and raising can help."""
     penalty, restoration, removed = search.steering.penalty, search.restoration, violation.removed(step.rows)
     possible = possible_removal(model, violation, restoration, step.square)
-    stalled = removed < NEGLIGIBLE_SHARE * violation.total
+    stalled = removed < negligible_share(model) * violation.total
     doubtful = stalled & (search.solved == 1) & restoration.solved & ~restoration.useless
     helps = jax.lax.cond(doubtful, lambda: some_part_helps(model, violation, restoration), lambda: jnp.bool_(True))
     no_descent = search.steering.no_feasible_descent | ~helps
@@ -183,7 +182,7 @@ def raise_penalties(
         penalty=jnp.where(raised, level / positive_or_one(model.row_norm), penalty),
         multipliers=step.multipliers,
         no_feasible_descent=no_descent,
-        extra_evaluations=search.steering.extra_evaluations + jnp.where(doubtful, len(RESTORATION_PARTS), 0),
+        extra_evaluations=search.steering.extra_evaluations + jnp.where(doubtful, len(restoration_parts(model)), 0),
     )
     following = model_subproblem(steering)
     return search._replace(steering=steering, next=following, unfinished=jnp.any(raised), solved=search.solved + 1)
@@ -204,6 +203,18 @@ def possible_removal(
 def some_part_helps(model: PenaltyModel, violation: Violation, restoration: Restoration) -> Bool[Array, ""]:
     """Return whether the rows themselves show progress after a part of the restoration step."""
     step = model.restoration(restoration.multipliers)
-    parts = jnp.array(RESTORATION_PARTS, model.value.dtype)
-    left = jax.lax.map(lambda part: violation.left(model.rows_after(part * step)), parts)
-    return jnp.any(left <= (1.0 - NEGLIGIBLE_SHARE) * violation.total)
+    parts = jnp.asarray(restoration_parts(model), model.value.dtype)
+    removed = jax.lax.map(lambda part: violation.removed(model.rows_after(part * step)), parts)
+    return jnp.any(removed >= negligible_share(model) * violation.total)
+
+
+def negligible_share(model: PenaltyModel) -> float:
+    """Return the share of the violation that does not count as progress if a step removes less."""
+    if model.oracle.stochastic_constraints:
+        return NEGLIGIBLE_SAMPLED_SHARE
+    return max(NEGLIGIBLE_SHARE, VIOLATION_ROUNDING * float(jnp.finfo(model.value.dtype).eps))
+
+
+def restoration_parts(model: PenaltyModel) -> Float[np.ndarray, " parts"]:
+    """Return the parts of a restoration step after which the rows are evaluated, from the whole step down."""
+    return RESTORATION_FACTOR ** np.arange(1 + math.floor(math.log(negligible_share(model), RESTORATION_FACTOR)))

@@ -163,10 +163,10 @@ class ExactPenalty(Method):
         return "its estimates are restarted on all data or on large samples" if oracle.sources else None
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
-        s = local_constants(oracle, x, draw.samples["gradient"], draw.key)
+        s = local_constants(oracle, x, draw.key)
         jacobian = s.jacobian_norm + s.length * s.jacobian_smoothness
         return self.with_defaults(
-            smoothness=s.smoothness,
+            smoothness=s.step_smoothness,
             jacobian_smoothness=s.jacobian_smoothness,
             gradient_radius=10.0 * s.gradient_norm,
             value_radius=10.0 * positive_or_one(s.constraint_norm + s.length * jacobian),

@@ -14,30 +14,38 @@ from ...oracles.oracle import Oracle, Sample
 
 
 class LocalConstants(NamedTuple):
-    """Sizes, Lipschitz constants and noise of a problem near a point x, on one sample.
+    """Sizes, Lipschitz constants and noise of a problem near a point x.
 
-    "Nearby" below means within a tenth of `length`.
+    Means and the constants of the rows are taken over one large sample, the objective's Lipschitz constant and noise over a few
+    batches. "Nearby" below means within a tenth of `length`.
 
     Attributes:
-        length: how far x may have to move: max(1, ‖x‖), or the set's diameter if that is smaller.
+        length: the scale of x: max(1, ‖x‖), or the set's diameter if that is smaller.
+        travel: how far x may have to move. It is the distance along the gradient's tangential part at which the gradient has
+            changed by its own size, or the rows start to leave their bounds; or the distance to the rows' bounds if that is
+            larger; at least ‖x‖/10. If none of these is positive or finite, it is `length`.
         gradient_norm: the norm of the objective's gradient to be expected nearby.
-        smoothness: Lipschitz constant of the objective's gradient, at least gradient_norm/length.
+        tangential_norm: the norm of its part at x that is tangential to the active rows.
+        smoothness: Lipschitz constant of the gradient of a batch, in the mean square, at x and at the end of the travel, over a
+            fifth of the travel. It is measured curvature alone: 0 for a linear objective.
         jacobian_norm: the Frobenius norm of the Jacobian; 0 without constraints.
-        normal_curvature: the curvature of ½‖c‖² normal to the feasible set: the largest eigenvalue of JᵀJ, and at least
-            ‖c‖ · jacobian_smoothness because the Jacobian may vanish at x alone; 0 without constraints.
+        normal_curvature: the curvature of ½‖c‖² normal to the feasible set: the largest eigenvalue of JᵀJ one Cauchy step
+            closer to c = 0; if the Jacobian vanishes there, ‖c‖ · jacobian_smoothness; 0 without constraints.
         penalty_smoothness: Lipschitz constant of the gradient of ½‖c‖²; 0 without constraints.
         path_penalty_smoothness: the same on the way to c = 0: the largest of its values at x and one Cauchy step closer to
             c = 0, and 2‖c‖ · jacobian_smoothness, which is ‖J‖² at c = 0 if J vanishes at x. Noise in the rows adds
             constraint_noise · jacobian_smoothness, as in the theory's constant.
         constraint_norm: the norm of the rows to be expected nearby.
         jacobian_smoothness: Lipschitz constant of the Jacobian (Frobenius); 0 for linear constraints.
-        gradient_noise: standard deviation of the gradient of one sample, √E‖∇f − ∇F‖²; 0 for a deterministic objective.
+        gradient_noise: standard deviation of the gradient of one batch, √E‖∇f − ∇F‖²; 0 for a deterministic objective.
         constraint_noise: the same for the rows.
         jacobian_noise: the same for the Jacobian (Frobenius): how fast the noise of the rows can grow away from x.
     """
 
     length: Float[Array, ""]
+    travel: Float[Array, ""]
     gradient_norm: Float[Array, ""]
+    tangential_norm: Float[Array, ""]
     smoothness: Float[Array, ""]
     jacobian_norm: Float[Array, ""]
     normal_curvature: Float[Array, ""]
@@ -50,6 +58,18 @@ class LocalConstants(NamedTuple):
     jacobian_noise: Float[Array, ""]
 
     @property
+    def step_smoothness(self) -> Float[Array, ""]:
+        """The inverse of the longest sensible step size along the objective's gradient.
+
+        It is `smoothness`, or what limits the first step to the travel if that is larger: curvature does not limit it if the
+        objective is linear, or flat at x. The part of the gradient that is normal to the rows counts for a tenth, because the
+        rows soon cancel it.
+        """
+        limit = jnp.maximum(self.tangential_norm, 0.1 * self.gradient_norm) / self.travel
+        flat = positive_or_one(self.penalty_smoothness)  # a constant objective: any positive number will do
+        return jnp.where(limit > 0, jnp.maximum(self.smoothness, limit), flat)
+
+    @property
     def global_penalty_smoothness(self) -> Float[Array, ""]:
         """Lipschitz constant of the gradient of ½‖c‖² within `length`, for step sizes that never shrink."""
         return (jnp.sqrt(self.penalty_smoothness) + self.length * self.jacobian_smoothness) ** 2
@@ -59,10 +79,11 @@ class LocalConstants(NamedTuple):
         """The penalty ρ at which ½ρ‖c‖² is as curved normal to the feasible set as the objective is.
 
         The minimizer of f + ½ρ‖c‖² lies about ‖∇f‖/(ρσ²) off the feasible set, with σ² the normal curvature of ½‖c‖².
-        Since `smoothness` is at least ‖∇f‖/length, that distance is at most length · balanced_penalty/ρ. Without normal
-        curvature, any penalty is as good as another.
+        The objective counts as curved by at least ‖∇f‖/travel, so that distance is at most travel · balanced_penalty/ρ.
+        Without normal curvature, any penalty is as good as another.
         """
-        return self.smoothness / positive_or_one(self.normal_curvature)
+        curvature = jnp.maximum(self.step_smoothness, self.gradient_norm / self.travel)
+        return curvature / positive_or_one(self.normal_curvature)
 
     @property
     def multiplier_size(self) -> Float[Array, ""]:
@@ -70,20 +91,21 @@ class LocalConstants(NamedTuple):
         return self.gradient_norm / positive_or_one(self.jacobian_norm)
 
 
-NOISE_SAMPLES = 4
-"""Number of samples behind each standard deviation."""
+BATCHES = 8
+"""Number of batches behind each standard deviation and each mean square."""
+MEAN_EXAMPLES = 256
+"""Number of examples behind each mean, at least a batch."""
 
 
-def local_constants(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: Array) -> LocalConstants:
-    """The problem's constants near x: noise from a few fresh samples, everything else from one.
+def local_constants(oracle: Oracle, x: Float[Array, " n"], key: Array) -> LocalConstants:
+    """The problem's constants near x, on fresh samples.
 
     The compiler drops the computation of constants that a method does not use.
     """
+    sample = oracle.draw(jax.random.fold_in(key, 2), max([MEAN_EXAMPLES, *(s.batch_size for s in oracle.sources)]))
     length = jnp.minimum(oracle.diameter(), jnp.maximum(1.0, jnp.linalg.norm(x))).astype(x.dtype)
     reach = 0.1 * length
     gradient = oracle.grad(x, sample)
-    curvature = local_smoothness(lambda y: oracle.grad(y, sample), oracle.nearby, x, gradient, reach)
-    size = jnp.maximum(jnp.linalg.norm(gradient), reach * curvature)
 
     def penalty_gradient(y: Float[Array, " n"]) -> Float[Array, " n"]:
         value, pullback = oracle.vjp(y, sample)
@@ -91,27 +113,29 @@ def local_constants(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: 
 
     value, pullback = oracle.vjp(x, sample)
     start = penalty_gradient(x) + pullback(jnp.ones_like(value))
-    penalty = local_smoothness(penalty_gradient, oracle.nearby, x, start, reach)
-    smoothness = jnp.maximum(curvature, size / length)
-    flat = positive_or_one(penalty)  # a constant objective: any positive number will do
-    smoothness = jnp.where(smoothness > 0, smoothness, flat)
     jacobian = oracle.jac(x, sample)
     jacobian_norm = jnp.linalg.norm(jacobian)
-    normal = local_smoothness(lambda d: jacobian.T @ (jacobian @ d), lambda d: d, jnp.zeros_like(x), start, reach)
     constraint_norm = jnp.maximum(jnp.linalg.norm(value), reach * jacobian_norm)
     jacobian_smoothness = _jacobian_smoothness(oracle, x, sample, (gradient, start), reach)
+    closer = _cauchy_point(oracle, x, sample)
+    both = jnp.stack([x, closer])
+    square_norm, normal = jax.vmap(lambda y: _square_norm(oracle, y, sample, start))(both)
+    penalty, later = jax.vmap(lambda y: local_smoothness(penalty_gradient, oracle.nearby, y, start, reach))(both)
+    tangential = _tangential(oracle, x, sample, gradient)
+    travel, end = _travel(oracle, x, sample, tangential, jnp.sqrt(square_norm), jnp.linalg.norm(closer - x))
+    smoothness = _objective_smoothness(oracle, jnp.stack([x, end]), 0.2 * travel, key)
     gradient_noise, constraint_noise, jacobian_noise = _noise(
         lambda s: (oracle.grad(x, s), oracle.c(x, s), oracle.jac(x, s)), oracle, key
     )
-    closer = _cauchy_point(oracle, x, sample)
-    later = local_smoothness(penalty_gradient, oracle.nearby, closer, start, reach)
     ahead = jnp.maximum(jnp.maximum(penalty, later), 2.0 * constraint_norm * jacobian_smoothness)
     return LocalConstants(
         length=length,
-        gradient_norm=jnp.maximum(size, reach * smoothness),
+        travel=travel,
+        gradient_norm=jnp.maximum(jnp.linalg.norm(gradient), reach * smoothness),
+        tangential_norm=jnp.linalg.norm(tangential),
         smoothness=smoothness,
         jacobian_norm=jacobian_norm,
-        normal_curvature=jnp.maximum(normal, constraint_norm * jacobian_smoothness),
+        normal_curvature=jnp.where(normal > 0, normal, constraint_norm * jacobian_smoothness),
         penalty_smoothness=penalty,
         path_penalty_smoothness=ahead + constraint_noise * jacobian_smoothness,
         constraint_norm=constraint_norm,
@@ -123,8 +147,126 @@ def local_constants(oracle: Oracle, x: Float[Array, " n"], sample: Sample, key: 
 
 
 def row_noise(oracle: Oracle, x: Float[Array, " n"], key: Array) -> Float[Array, ""]:
-    """The `constraint_noise` of `local_constants` alone: the standard deviation of the rows of one sample."""
+    """The `constraint_noise` of `local_constants` alone: the standard deviation of the rows of one batch."""
     return _noise(lambda s: (oracle.c(x, s),), oracle, key)[0]
+
+
+def _objective_smoothness(
+    oracle: Oracle, points: Float[Array, "points n"], reach: Float[Array, ""], key: Array
+) -> Float[Array, ""]:
+    """The largest curvature of the objective found from these points, in the mean square over batches.
+
+    Each point is probed from the gradient's direction and from a random one: the gradient may be blind to the curvature.
+    """
+    keys = _batch_keys(oracle, key)
+
+    def gradients(y: Float[Array, " n"]) -> Float[Array, "batches n"]:
+        return jax.vmap(lambda k: oracle.grad(y, oracle.draw(k)))(keys)
+
+    def from_point(y: Array) -> Array:
+        directions = jnp.stack([jnp.mean(gradients(y), 0), jax.random.normal(jax.random.key(0), y.shape, y.dtype)])
+        probe = jax.vmap(lambda d: local_smoothness(gradients, oracle.nearby, y, d, reach, iterations=8))
+        return jnp.max(probe(directions))
+
+    return jnp.max(jax.vmap(from_point)(points))
+
+
+SHORTEST, DOUBLINGS = 1e-3, 40
+"""Where the search for the travel starts, in lengths, and after how many doublings it gives up."""
+
+
+def _travel(
+    oracle: Oracle, x: Float[Array, " n"], sample: Sample, tangential: Array, steepness: Array, to_bounds: Array
+) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+    """The `travel` of LocalConstants, and the point at its end along the gradient's tangential part.
+
+    `tangential` is that part, `steepness` the norm of the Jacobian, `to_bounds` the distance to c = 0. The distance is doubled
+    until the gradient has changed by the size of its tangential part, or the rows' violation has grown by half of what a step
+    normal to the feasible set would make it, or the set stops the step.
+    """
+    size, gradient = jnp.linalg.norm(x), oracle.grad(x, sample)
+    length = jnp.minimum(oracle.diameter(), jnp.maximum(1.0, size)).astype(x.dtype)
+    slope, first = jnp.linalg.norm(tangential), _violation(oracle, x, sample)
+
+    def point(distance: Array) -> Array:
+        return oracle.nearby(x - distance * _unit(tangential))
+
+    def unfinished(carry: tuple[Array, ...]) -> Array:
+        count, *_, ended = carry
+        return (count < DOUBLINGS) & ~ended
+
+    def double(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        """The next distance, the last one that was not too far with the curvature up to there, and whether this one is."""
+        count, distance, reached, reached_curvature, _ = carry
+        y = point(distance)
+        moved = jnp.linalg.norm(y - x)
+        curvature = jnp.linalg.norm(oracle.grad(y, sample) - gradient) / positive_or_one(moved)
+        grown = _violation(oracle, y, sample) - first
+        fine = (moved * curvature <= slope) & (grown <= 0.5 * steepness * moved) & (moved >= 0.5 * distance)
+        reached_curvature = jnp.where(fine, curvature, reached_curvature)
+        return count + 1, 2.0 * distance, jnp.where(fine, moved, reached), reached_curvature, ~fine
+
+    nothing, shortest = jnp.zeros((), x.dtype), SHORTEST * length
+    start = (jnp.int32(0), shortest, shortest, nothing, jnp.bool_(False))
+    _, _, reached, curvature, ended = jax.lax.while_loop(unfinished, double, start)
+    found = jnp.clip(slope / positive_or_one(curvature), reached, 2.0 * reached)
+    found = jnp.where(ended & (slope > 0), found, 0.0)
+    travel = jnp.maximum(jnp.maximum(found, jnp.where(jnp.isfinite(to_bounds), to_bounds, 0.0)), 0.1 * size)
+    travel = jnp.where(travel > 0, jnp.minimum(travel, oracle.diameter()), length).astype(x.dtype)
+    return travel, point(jnp.where(found > 0, found, length))
+
+
+TANGENT_PRODUCTS = 10
+"""The number of products with the Jacobian, and with its transpose, behind the tangential part of a gradient."""
+
+
+def _tangential(oracle: Oracle, x: Float[Array, " n"], sample: Sample, v: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The vector v without its part normal to the active rows, by conjugate gradients for min ‖v − Jᵀy‖."""
+    rows, pullback = oracle.vjp(x, sample)
+    active = ((rows >= oracle.rows.high) | (rows <= oracle.rows.low)).astype(x.dtype)
+
+    def iterate(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        rest, direction, square = carry
+        normal = pullback(active * direction)
+        step = square / positive_or_one(normal @ normal)
+        rest = rest - step * normal
+        residual = active * oracle.jvp(x, rest, sample)[1]
+        new = residual @ residual
+        return rest, residual + new / positive_or_one(square) * direction, new
+
+    first = active * oracle.jvp(x, v, sample)[1]
+    return jax.lax.fori_loop(0, TANGENT_PRODUCTS, iterate, (v, first, first @ first))[0]
+
+
+def _violation(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, ""]:
+    """The norm of how far the rows are outside their bounds, with the best slacks."""
+    rows = oracle.c(oracle.with_slacks(x[: oracle.parameters.size], sample), sample)
+    return jnp.linalg.norm(rows - jnp.clip(rows, oracle.rows.low, oracle.rows.high))
+
+
+def row_curvatures(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
+    """For each row the curvature of ½c_i² on the way to c_i = 0: ‖∇c_i‖² at x, and at least 2|c_i| times that of c_i.
+
+    The last is ‖∇c_i‖² at c_i = 0 if ∇c_i vanishes at x. Both are measured at x and at a point nearby; 1 for a constant row.
+    """
+    y = oracle.nearby(x + 0.1 * jnp.maximum(1.0, jnp.linalg.norm(x)) * _unit(jnp.zeros_like(x)))
+    rows, jacobian = oracle.rows_and_jacobian(x, sample)
+    there = oracle.jac(y, sample)
+    square = jnp.maximum(jnp.sum(jacobian**2, 1), jnp.sum(there**2, 1))
+    bend = jnp.linalg.norm(there - jacobian, axis=1) / positive_or_one(jnp.linalg.norm(y - x))
+    return positive_or_one(jnp.maximum(square, 2.0 * jnp.abs(rows) * bend))
+
+
+def _square_norm(oracle: Oracle, x: Float[Array, " n"], sample: Sample, direction: Array) -> Float[Array, ""]:
+    """The largest eigenvalue of JᵀJ at x, by a power iteration from this direction."""
+    _, pullback = oracle.vjp(x, sample)
+    return local_smoothness(
+        lambda d: pullback(oracle.jvp(x, d, sample)[1]),
+        lambda d: d,
+        jnp.zeros_like(x),
+        direction,
+        jnp.ones((), x.dtype),
+    )
 
 
 def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
@@ -136,10 +278,15 @@ def _cauchy_point(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Floa
     return oracle.nearby(x - downhill * (downhill @ downhill) / positive_or_one(square))
 
 
+def _batch_keys(oracle: Oracle, key: Array) -> Array:
+    """The keys of a few batches; of one if there are no data."""
+    return jax.random.split(key, BATCHES if oracle.sources else 1)
+
+
 def _noise(estimates: Callable[[Sample], tuple[Array, ...]], oracle: Oracle, key: Array) -> list[Float[Array, ""]]:
-    """Standard deviations over samples of the arrays that `estimates` computes from one sample."""
-    fresh = jax.vmap(lambda k: estimates(oracle.draw(k)))(jax.random.split(key, NOISE_SAMPLES))
-    return [jnp.sqrt(jnp.sum(jnp.var(values, axis=0, ddof=1))) for values in fresh]
+    """Standard deviations over batches of the arrays that `estimates` computes from one batch; 0 without data."""
+    fresh = jax.vmap(lambda k: estimates(oracle.draw(k)))(_batch_keys(oracle, key))
+    return [jnp.sqrt(jnp.sum(jnp.var(values, axis=0) * BATCHES / (BATCHES - 1))) for values in fresh]
 
 
 def _jacobian_smoothness(
@@ -157,7 +304,7 @@ def _jacobian_smoothness(
 
 
 def local_smoothness(
-    gradient: Callable[[Float[Array, " n"]], Float[Array, " n"]],
+    gradient: Callable[[Float[Array, " n"]], Float[Array, "*batches n"]],
     project: Callable[[Float[Array, " n"]], Float[Array, " n"]],
     x: Float[Array, " n"],
     direction: Float[Array, " n"],
@@ -168,17 +315,19 @@ def local_smoothness(
 
     This is a power iteration on the difference quotient: each difference is the next direction, so for a quadratic the
     result tends to the largest eigenvalue. Unlike second derivatives, differences over a finite distance also detect the
-    kinks of a non-smooth function.
+    kinks of a non-smooth function. For the gradients of several batches it is the root mean square of their quotients.
     """
     at_x = gradient(x)
 
     def probe(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         largest, direction = carry
         y = project(x + reach * _unit(direction))
-        difference, distance = gradient(y) - at_x, jnp.linalg.norm(y - x)
-        quotient = jnp.linalg.norm(difference) / positive_or_one(distance)
+        differences, distance = jnp.atleast_2d(gradient(y) - at_x), jnp.linalg.norm(y - x)
+        size = jnp.sqrt(jnp.mean(jnp.sum(differences**2, -1)))
+        quotient = size / positive_or_one(distance)
         finite = jnp.isfinite(quotient) & (distance > 0)
-        return jnp.where(finite, jnp.maximum(largest, quotient), largest), jnp.where(finite, difference, -direction)
+        mean = jnp.mean(differences, 0)
+        return jnp.where(finite, jnp.maximum(largest, quotient), largest), jnp.where(finite, mean, -direction)
 
     return jax.lax.fori_loop(0, iterations, probe, (jnp.zeros((), x.dtype), direction))[0]
 

@@ -16,6 +16,8 @@ from ..base import Info
 
 PENALTY_ROLES: dict[str, int | None] = {"objective": None, "jacobian": None, "value": None}
 """The samples ξ⁰, ζ¹, ζ² of one penalty gradient, each with the data's own batch size."""
+MOMENTUM = 4.0
+"""α_k over (L̃ρ η_k)²: of 1, 2, 4, 8 and 72 the one with the least errors on the problems that benchmarks/constants.py names."""
 
 
 def constraint_part(
@@ -23,9 +25,12 @@ def constraint_part(
     x: Float[Array, " n"],
     samples: dict[str, Sample],
     multipliers: Float[Array, " rows"],
-    penalty: Float[Array, ""] | float,
+    penalty: Float[Array, ""] | Float[Array, " rows"],
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """The rows c(x, ζ²), and J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²)); constraints without data are evaluated only once."""
+    """The rows c(x, ζ²), and J(x, ζ¹)ᵀ(λ + ρ c(x, ζ²)), with one ρ or one for each row.
+
+    Constraints without data are evaluated only once.
+    """
     c, pullback = oracle.vjp(x, samples["jacobian"])
     if oracle.stochastic_constraints:
         c = oracle.c(x, samples["value"])
@@ -58,8 +63,15 @@ def sign_ascent(
     k: Float[Array, ""] | float,
     c: Float[Array, " rows"],
 ) -> Float[Array, " rows"]:
-    """The multipliers after step k of bounded ascent, λ + γ/(k log²(k+1)) sign c, with c = c(x_k, ζ²_k).
-
-    The weights add up to 3.4 over all k, so no multiplier moves farther than 3.4 γ.
-    """
+    """The multipliers after step k of bounded ascent, λ + γ/(k log²(k+1)) sign c, with c = c(x_k, ζ²_k)."""
     return multipliers + step_size / (k * jnp.log(k + 1.0) ** 2) * jnp.sign(c)
+
+
+def total_ascent(offset: Float[Array, ""] | float) -> Float[Array, ""]:
+    """How far `sign_ascent` with γ = 1 moves a multiplier at most, over all steps k = offset + 1, offset + 2, ….
+
+    The terms fall, so their sum is at most the first one plus ∫ dt/(t log² t) = 1/log(offset + 1). For offset 0 it is 3.39.
+    """
+    first = offset + 1.0
+    bound = 1.0 / (first * jnp.log(first + 1.0) ** 2) + 1.0 / jnp.log(jnp.maximum(first, 1.5))
+    return jnp.minimum(3.4, bound)

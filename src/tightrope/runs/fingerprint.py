@@ -1,0 +1,96 @@
+"""The fingerprint of a run: a hash of each part that a checkpoint must have in common with the run that resumes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from ..problems.canonical import digest
+from ..problems.data import Dataset, Source, batch_shape
+from ..problems.parameters import Parameters
+from ..problems.problem import Problem
+from ..problems.tracing import trace, unjitted
+from .fitting import Fitted
+from .options import Record
+
+VERSION = "the version of JAX"
+"""The one part that may differ: it explains why others do."""
+HASHED_BYTES, HASHED_EXAMPLES = 2**28, 2**16
+"""Larger data is hashed at this many examples, spread over it."""
+
+
+def fingerprint(fitted: Fitted, record: Record, seed: int) -> dict[str, str]:
+    """A hash of each part of a run, by its name."""
+    problem, parameters = fitted.problem, fitted.parameters
+    parts = {
+        "the method": digest(fitted.method),
+        "the structure of x0": digest(str(parameters.key[0]), parameters.key[1]),
+        "x0": digest(parameters.start),
+        "the seed": digest(seed),
+        "the number of steps between records": digest(record.every),
+        "the metrics": digest(sorted(record.metrics)),
+        "the domain": digest(problem.domain),
+        "smooth": digest(problem.smooth),
+        VERSION: jax.__version__,
+    }
+    if np.any(fitted.oracle.multipliers):
+        parts["the multipliers of the warm start"] = digest(fitted.oracle.multipliers)
+    if fitted.method.uses_horizon:
+        parts["the number of steps"] = digest(fitted.steps)
+    return parts | _functions(problem, parameters) | _data(problem)
+
+
+def _functions(problem: Problem, parameters: Parameters) -> dict[str, str]:
+    parts = {"the objective": _computes(problem.objective, parameters, problem.data)}
+    for c in problem.constraints:
+        parts[f"the constraint {c.name!r}"] = digest(c.kind, _computes(c.fn, parameters, c.data))
+        parts[f"the bounds of the constraint {c.name!r}"] = digest(c.low, c.high)
+    return parts
+
+
+def _computes(fn: Any, parameters: Parameters, source: Source | None) -> str:
+    """A hash of the jaxpr of a function and its derivative, for which the rules of custom derivatives are traced too."""
+
+    def both(vector: Any, *batch: Any) -> Any:
+        value, pull = jax.vjp(lambda v: jnp.asarray(unjitted(fn)(parameters.unravel(v), *batch)), vector)
+        return value, pull(jnp.ones_like(value))
+
+    batch = () if source is None else (_two_examples(batch_shape(source)),)
+    return digest(trace(both, parameters.start, *batch)[0])
+
+
+def _two_examples(shapes: PyTree[Any]) -> PyTree[jax.ShapeDtypeStruct]:
+    """The shapes of a batch of two, so that another batch size changes the data and not the functions."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape[1:]), leaf.dtype), shapes)
+
+
+def _data(problem: Problem) -> dict[str, str]:
+    """A hash of each source, by the first function that uses it."""
+    users = {"the objective": problem.data}
+    users |= {f"the constraint {c.name!r}": c.data for c in problem.constraints}
+    parts, first = {}, {}
+    for user, source in users.items():
+        if source is not None:
+            shared = first.setdefault(id(source), user)
+            parts[f"the data of {user}"] = digest(shared) if shared != user else _examples(source)
+    return parts
+
+
+def _examples(source: Source) -> str:
+    if isinstance(source, Dataset):
+        return digest(source.size, source.batch_size, str(jax.tree.structure(source.arrays)), _some(source))
+    draw = trace(lambda key: source.draw(key, 2), jax.random.key(0))[0]
+    # A callback may not be a function of its key; then its examples say nothing.
+    drawn = [digest(source.draw(jax.random.key(0), 2)) for _ in range(2)]
+    return digest(draw, source.batch_size, drawn[0] if drawn[0] == drawn[1] else "")
+
+
+def _some(source: Dataset) -> PyTree[Any]:
+    """The examples to hash: all of them, or some of large data."""
+    if sum(leaf.nbytes for leaf in jax.tree.leaves(source.arrays)) <= HASHED_BYTES:
+        return source.arrays
+    return source.batch(source.arrays, np.linspace(0, source.size - 1, min(source.size, HASHED_EXAMPLES)).astype(int))
