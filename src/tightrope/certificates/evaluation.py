@@ -35,6 +35,7 @@ class Evaluation(NamedTuple):
     stationarity: Any
     complementarity: Any
     multipliers: Any
+    gradient_norm: Any
     residual: Any
     """The part of ∇F + Jᵀλ that the normal cone of X cannot cancel; its norm is the stationarity."""
     products: Any
@@ -110,6 +111,7 @@ def evaluate(
         stationarity=jnp.linalg.norm(residual),
         complementarity=complementarity(oracle, rows, multipliers),
         multipliers=oracle.rows.to_raw(multipliers),
+        gradient_norm=jnp.linalg.norm(gradient),
         residual=residual,
         products=jnp.sum(jnp.abs(multipliers * rows)),
         sizes=sizes(oracle, x, start, gradient, jacobian, multipliers),

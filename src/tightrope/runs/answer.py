@@ -85,9 +85,11 @@ def answers(
         weights = recorder.weights[lane]
         if own[lane] is not None and fitted.original.large_jacobian:  # those of records come from few products
             weights = np.maximum(weights, np.abs(own[lane]))
+        names = ["best"] if recorder.unbounded[lane] else list(points)
+        places = [list(points).index(name) for name in names]
         candidates = Candidates(
-            {name: point[lane] for name, point in points.items()},
-            [sample[lane] for sample in evaluated],
+            {name: points[name][lane] for name in names},
+            [[sample[lane][place] for place in places] for sample in evaluated],
             exact,
             weights,
             recorder.first_objectives[lane],
@@ -100,7 +102,7 @@ def answers(
             seconds=run.seconds,
             calls=run.calls[lane],
             history=recorder.history(lane),
-            unbounded=recorder.falls_without_bound(lane),
+            unbounded=recorder.unbounded[lane],
             multipliers=own[lane],
         )
         of_lane, number = (one_lane(state, lane), lane) if run.lanes else (state, None)
@@ -170,13 +172,9 @@ def _result(
 ) -> Result:
     problem, original, method, (stop, options) = fitted.problem, fitted.original, state.method, judged_by
     output, x, certificate = candidates.certified(fitted, options)
-    found: Status | None = method.termination(state.state)
-    if found == "infeasible" and certificate.verdict != "infeasible":
-        found = None
-    if ending.unbounded:
-        found = "unbounded"
-    own = ending.multipliers if output == "method" else None
     lacking = missing(stop, certificate)
+    found = _found(method.termination(state.state), certificate, not lacking, ending.unbounded)
+    own = ending.multipliers if output == "method" else None
     note, asked = method.note(state.state), fitted.method if lane is None else one_method(fitted.method, lane)
     why = explain(ending.status, found, ending.steps, lacking, method)
     return Result(
@@ -202,6 +200,14 @@ def _result(
     )
 
 
+def _found(said: Status | None, certificate: Certificate, success: bool, unbounded: bool) -> Status | None:
+    """What the method's own test says, unless the certificate of the answer contradicts it; 'unbounded' by the records."""
+    if unbounded:
+        return "unbounded"
+    agrees = {"infeasible": certificate.verdict == "infeasible", "converged": success}
+    return said if said is not None and agrees[said] else None
+
+
 def explain(ended: Status, found: str | None, steps: int, lacking: list[str], method: Method) -> str:
     """Why the run ended; `found` is what the method's own test or the history adds to that."""
     hint = ""
@@ -216,6 +222,7 @@ def explain(ended: Status, found: str | None, steps: int, lacking: list[str], me
     return {
         "converged": f"stopped after {steps:,} steps: violation, stationarity and gap are within the tolerances",
         "budget": f"{steps:,} steps were taken{hint}",
+        "unbounded": f"stopped after {steps:,} steps{hint}",
         "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
         "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it"
         + smaller,

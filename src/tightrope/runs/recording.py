@@ -28,7 +28,13 @@ from .result import History
 from .run import RecordPoint
 
 UNBOUNDED_FALL = 1e8
-"""An objective that fell by this many times its first size is called unbounded."""
+"""An objective that fell by this many times its first gradient times the first length of x is called unbounded, where its
+gradient is not small compared with that fall over the distance."""
+UNBOUNDED_SLOPE = 1e-3
+"""What counts as small there: a minimum that is very far away is approached with slopes that vanish."""
+UNBOUNDED_ROUNDING = 1e5
+"""In units of machine epsilon and of the tolerance: by how much a violation may grow with the distance from x0, in units of the
+first length of x, until it is more than rounding."""
 
 REST_CHANGE, REST_VIOLATION = 8.0, 100.0
 """A record is at rest if the objective changed by less and the violation is less than this, in units of eps and scale."""
@@ -55,6 +61,7 @@ class Recorder:
         best: for every lane the best point at a record so far, iterate or average.
         weights: for every lane the largest multipliers at a record so far; they weigh violations against the objective.
         first_objectives: for every lane the objective at the start.
+        unbounded: for every lane whether its objective falls without bound; `best` is then where this was noticed.
         last: for every lane the candidates at the last record: iterate and average.
         exact: whether the last record was evaluated on all data.
         resting: for every lane the number of records at rest, up to the last one.
@@ -74,6 +81,9 @@ class Recorder:
         self._shifts = np.zeros((lanes, 1 + size), dtype)
         self._passed = 0
         self.first_objectives: list[float] = []
+        self._first_gradients: list[float] = []
+        self._start = np.array(self.best)
+        self._lengths, self.unbounded = [0.0] * lanes, [False] * lanes
         self.last: list[tuple[Candidate, Candidate]] = []
         self.exact = False
         self.resting = [0] * lanes
@@ -90,7 +100,9 @@ class Recorder:
             stretch, points = points[:end], points[end:]
             evaluated = self._evaluate_stretch(stretch)
             if not self.first_objectives:
+                self._start = stretch[0].x
                 self.first_objectives = [float(e.objective) for e, *_ in evaluated]
+                self._first_gradients = [float(e.gradient_norm) for e, *_ in evaluated]
             for place, point in enumerate(stretch):
                 yield [self._record_lane(point, lane, *found[2 * place :][:2]) for lane, found in enumerate(evaluated)]
                 if self.rest_step is None and min(self.resting) >= REST_RECORDS:
@@ -142,6 +154,8 @@ class Recorder:
     def _record_lane(self, point: RecordPoint, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
         self._note_rest(lane, iterate)
         self.last[lane:] = [(self._compare(lane, iterate, point.x), self._compare(lane, average, point.average))]
+        if not self.unbounded[lane] and self._falls_without_bound(lane, iterate, point.x[lane]):
+            self.unbounded[lane], self.best[lane] = True, point.x[lane]
         row = self._row(point, lane, iterate) | self._metrics(point, lane)
         for name, value in row.items():
             self.histories[lane].setdefault(name, []).append(value)
@@ -153,9 +167,22 @@ class Recorder:
         weights = self.weights[lane] = np.maximum(self.weights[lane], np.abs(evaluation.multipliers))
         scales = self._scales[lane] = np.maximum(self._scales[lane], candidate.scales)
         gross = GROSS_VIOLATION * scales
-        if rank_key(candidate, weights, gross) < rank_key(self._best[lane], weights, gross):
+        better = rank_key(candidate, weights, gross) < rank_key(self._best[lane], weights, gross)
+        if better and not self.unbounded[lane]:
             self._best[lane], self.best[lane] = candidate, points[lane]
         return candidate
+
+    def _falls_without_bound(self, lane: int, iterate: Evaluation, x: Float[np.ndarray, " n"]) -> bool:
+        """Whether the objective, while the constraints hold, fell so far that it seems to have no bound."""
+        start, fall = self._start[lane].astype(float), self.first_objectives[lane] - float(iterate.objective)
+        distance = float(np.linalg.norm(x.astype(float) - start))
+        if not self._lengths[lane] and distance:
+            self._lengths[lane] = max(float(np.linalg.norm(start)), distance)
+        length, eps = self._lengths[lane] or 1.0, float(np.finfo(x.dtype).eps)
+        allowed = self._stop.violation * (1.0 + UNBOUNDED_ROUNDING * eps * distance / length)
+        slope = float(iterate.gradient_norm) * distance
+        far = fall > UNBOUNDED_FALL * self._first_gradients[lane] * length and slope > UNBOUNDED_SLOPE * fall > 0.0
+        return far and self.last[lane][0].relative <= allowed
 
     def _note_rest(self, lane: int, now: Evaluation) -> None:
         """Count the records at which nothing changes but by rounding; only where records know all data."""
@@ -214,12 +241,6 @@ class Recorder:
         lanes = zip(self.last, gradient_scales, strict=True)
         return all(any(near(candidate, scale) for candidate in pair) for pair, scale in lanes)
 
-    def falls_without_bound(self, lane: int) -> bool:
-        """Whether the objective, while the constraints held, fell so far that it seems to have no bound."""
-        history, first = self.history(lane), self.first_objectives[lane]
-        within = history["violation"] <= self._stop.violation
-        return bool(np.any(within & (history["objective"] < first - UNBOUNDED_FALL * max(1.0, abs(first)))))
-
     def history(self, lane: int) -> History:
         """The history of a lane."""
         return History(self.histories[lane])
@@ -229,7 +250,7 @@ class Recorder:
     def arrays(self) -> Any:
         """The arrays of a checkpoint."""
         violations, scales = (np.array(a) for a in zip(*((c.violations, c.scales) for c in self._best), strict=True))
-        found = self.best, violations, scales, self.weights, self._scales, self._shifts
+        found = self.best, violations, scales, self.weights, self._scales, self._shifts, self._start
         return tuple(array.astype(self._fitted.parameters.dtype) for array in found)
 
     def notes(self) -> dict[str, Any]:
@@ -237,6 +258,9 @@ class Recorder:
         return {
             "histories": self.histories,
             "first_objectives": self.first_objectives,
+            "first_gradients": self._first_gradients,
+            "lengths": self._lengths,
+            "unbounded": self.unbounded,
             "best": [[float(c.objective), c.stationarity] for c in self._best],
             "passed": self._passed,
             "resting": self.resting,
@@ -244,12 +268,15 @@ class Recorder:
 
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.best, violations, scales, self.weights, self._scales, self._shifts = map(np.array, arrays)
+        self.best, violations, scales, self.weights, self._scales, self._shifts, self._start = map(np.array, arrays)
         self._best = [
             Candidate(objective, violation, scale, stationarity)
             for violation, scale, (objective, stationarity) in zip(violations, scales, notes["best"], strict=True)
         ]
         self.histories, self.first_objectives = notes["histories"], notes["first_objectives"]
+        self._first_gradients, self._lengths, self.unbounded = (
+            notes[name] for name in ("first_gradients", "lengths", "unbounded")
+        )
         self._passed, self.resting = notes["passed"], notes["resting"]
 
     def cut(self, step: int) -> None:

@@ -156,6 +156,8 @@ def _status(finish: Finish, observer: Observer | None, interrupts: Interrupts) -
     run, stop = finish.run, finish.stop
     if run.diverged or not np.asarray(run.carry.finite).any():
         return "diverged"
+    if all(finish.recorder.unbounded):
+        return "unbounded"
     if finish.reached():
         return "converged"
     if run.step >= run.fitted.steps or (stop is not None and stop.seconds is not None and run.seconds >= stop.seconds):
