@@ -172,7 +172,7 @@ def _result(
 ) -> Result:
     problem, original, method, (stop, options) = fitted.problem, fitted.original, state.method, judged_by
     output, x, certificate = candidates.certified(fitted, options)
-    lacking = missing(stop, certificate)
+    lacking = ["the objective is unbounded"] if ending.unbounded else missing(stop, certificate)
     found = _found(method.termination(state.state), certificate, not lacking, ending.unbounded)
     own = ending.multipliers if output == "method" else None
     note, asked = method.note(state.state), fitted.method if lane is None else one_method(fitted.method, lane)

@@ -33,8 +33,8 @@ gradient is not small compared with that fall over the distance."""
 UNBOUNDED_SLOPE = 1e-3
 """What counts as small there: a minimum that is very far away is approached with slopes that vanish."""
 UNBOUNDED_ROUNDING = 1e5
-"""In units of machine epsilon and of the tolerance: by how much a violation may grow with the distance from x0, in units of the
-first length of x, until it is more than rounding."""
+"""In units of machine epsilon and of the tolerance: by how much a violation may grow with the distance from x0, in units of
+‖x0‖, until it is more than rounding."""
 
 REST_CHANGE, REST_VIOLATION = 8.0, 100.0
 """A record is at rest if the objective changed by less and the violation is less than this, in units of eps and scale."""
@@ -179,7 +179,8 @@ class Recorder:
         if not self._lengths[lane] and distance:
             self._lengths[lane] = max(float(np.linalg.norm(start)), distance)
         length, eps = self._lengths[lane] or 1.0, float(np.finfo(x.dtype).eps)
-        allowed = self._stop.violation * (1.0 + UNBOUNDED_ROUNDING * eps * distance / length)
+        ratio = distance / (float(np.linalg.norm(start)) or length)
+        allowed = self._stop.violation * (1.0 + UNBOUNDED_ROUNDING * eps * ratio)
         slope = float(iterate.gradient_norm) * distance
         far = fall > UNBOUNDED_FALL * self._first_gradients[lane] * length and slope > UNBOUNDED_SLOPE * fall > 0.0
         return far and self.last[lane][0].relative <= allowed

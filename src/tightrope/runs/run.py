@@ -25,6 +25,9 @@ CHUNK_SECONDS = 0.5
 """A chunk is meant to take this long, so that Ctrl-C is answered within a second."""
 FIRST_CHUNK, GROWTH = 16, 8
 """The steps of the first chunk, and the most times longer that the next one may be."""
+RUNAWAY_GROWTH = 1e3
+"""A run in which a chunk moves x this many times further than the chunk before it runs away: it is looked at after each chunk,
+and chunks do not grow."""
 RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS = 32, 4_000_000
 """A chunk passes this many records if nothing waits for each of them, and if their snapshots have no more numbers."""
 
@@ -66,6 +69,10 @@ class Run:
     diverged: bool = False
     before: tuple[Carry, int, float, list[dict[str, int]]] | None = None
     """The carry, the steps, the time and the calls before the last chunk."""
+    moved: float = 0.0
+    """How far the last chunk moved an entry of x."""
+    runs_away: bool = False
+    """Whether the last chunk moved x much further than the one before it."""
 
     def advance(self, records: int) -> list[RecordPoint]:
         """One chunk: about CHUNK_SECONDS and at most this many records."""
@@ -76,7 +83,8 @@ class Run:
         began = time.perf_counter()
         self.carry, snapshots = jax.block_until_ready(loop(np.array([last, self.every], np.int32)))
         took = time.perf_counter() - began
-        self.chunk = max(1, min(self.chunk * GROWTH, int(CHUNK_SECONDS * (last - first) / max(took, 1e-9))))
+        growth = self._growth(before)
+        self.chunk = max(1, min(self.chunk * growth, int(CHUNK_SECONDS * (last - first) / max(took, 1e-9))))
         if not self.lanes and not bool(self.carry.finite):
             self.diverged, last_finite = True, int(self.carry.run.k) - 1
             self.carry, snapshots = loop(np.array([last_finite, self.every], np.int32))  # the same steps again
@@ -84,7 +92,8 @@ class Run:
         points = self._points_of_chunk(first, took, jax.device_get(snapshots))
         self.seconds += took
         self.calls = self._calls_after(self.step - first, jax.device_get(self.carry.counts))
-        if self.step == self.fitted.steps and self.step % self.every and not self.diverged:
+        ended = self.step == self.fitted.steps and not self.diverged
+        if self.step % self.every and (ended or self.runs_away):
             points.append(self.now())
         return points
 
@@ -144,6 +153,13 @@ class Run:
             points = self.vectors(snapshots.x[number]), self.vectors(snapshots.average[number])
             found.append(RecordPoint(step, seconds, *points, calls))
         return found
+
+    def _growth(self, before: Carry) -> int:
+        """The most times longer that the next chunk may be, after the one that began with this carry."""
+        moves = np.abs(self.vectors(self.carry.run.state.x) - self.vectors(before.run.state.x))
+        moved, known = float(np.max(moves, initial=0.0)), self.moved > 0.0
+        self.runs_away, self.moved = known and moved > RUNAWAY_GROWTH * self.moved, moved
+        return GROWTH if known and not self.runs_away else 1
 
     def _calls_after(self, steps: int, varying: dict[str, Any]) -> list[dict[str, int]]:
         """The calls of every lane, this many steps after the last chunk; `varying` are the counts that differ."""
