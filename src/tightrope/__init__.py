@@ -12,6 +12,7 @@ from .problems.data import Batches, Dataset, Sampler
 from .problems.problem import Problem
 from .runs.checkpoint import Checkpoint
 from .runs.options import Record, Stop
+from .runs.planning import Plan, plan
 from .runs.result import History, Result, load
 from .runs.solving import solve
 from .runs.stepper import Stepper, StepperState
@@ -27,6 +28,7 @@ __all__ = [
     "Dataset",
     "Estimate",
     "History",
+    "Plan",
     "Problem",
     "Record",
     "Result",
@@ -45,6 +47,7 @@ __all__ = [
     "equals",
     "load",
     "methods",
+    "plan",
     "solve",
     "sweep",
     "zoo",

@@ -28,7 +28,7 @@ LAYERS = (
     "__init__",
 )
 SHARED_BY_METHODS = {"base", "shared"}
-KNOW_ALL_METHODS = {"registry", "selection", "__init__"}
+KNOW_ALL_METHODS = {"registry", "selection", "rates", "__init__"}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

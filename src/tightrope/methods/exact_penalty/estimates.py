@@ -3,7 +3,7 @@ r"""Estimates v̂, ĉ, Ĵ of the gradient, the rows and their Jacobian for `Exac
 They are restarted at the inner steps i with i mod τ = 0 and updated at the others. With P_r the projection onto the ball of
 radius r (G for v̂, M for ĉ, L_c for Ĵ), by setting:
 
-    stochastic (3.2), (3.3):  restart: v̂^i = P_r(mean over a large sample)
+    stochastic (3.2), (3.3):  restart: v̂^i = P_r(mean over large samples)
                               update:  v̂^i = P_r(v̂^{i−1} + ∇f(x^i, ξ) − ∇f(x^{i−1}, ξ)), one sample at both points;
                               ĉ and Ĵ likewise, on samples of their own
     semi (5.1):               v̂ as above; ĉ and Ĵ exact
@@ -12,25 +12,26 @@ radius r (G for v̂, M for ĉ, L_c for Ĵ), by setting:
                               v̂ = P_r(∇f(x̃) + ∇f(x^i, ξ) − ∇f(x̃, ξ)), Ĵ likewise,
                               ĉ = P_r(c(x̃) + J(x̃)δ + c(x^i, ζ) − c(x̃, ζ) − J(x̃, ζ)δ)
     deterministic (5.3):      exact
+
+`sizes` says when they restart and on how many examples.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ...numerics.scaling import truncate
 from ...oracles.oracle import Oracle, Sample
-from ...problems.data import Dataset
+from ...problems.data import Dataset, Span
 from ..base import Draw, Info
 from ..shared.momentum import first_order_svrg, spider
-
-RESTART_PERIOD = 20
-"""Default number of steps between restarts; a restart's samples are that many batches, its square for the rows."""
+from .sizes import Loop, Three
 
 
 class Estimates(NamedTuple):
@@ -48,38 +49,50 @@ class Anchor(NamedTuple):
     estimates: Estimates
 
 
-def resolve_setting(requested: str, oracle: Oracle) -> str:
-    """The setting to use: the requested one, or for 'auto' the most exact one that the problem's data allow."""
-    allowed = {
-        "deterministic": not oracle.sources,
-        "semi": not oracle.stochastic_constraints,
-        "finite_sum": all(isinstance(source, Dataset) for source in oracle.sources),
-        "stochastic": True,
-    }
-    if requested == "auto":
-        return next(name for name, fits in allowed.items() if fits)
-    if not allowed[requested]:
-        fitting = ", ".join(repr(name) for name, fits in allowed.items() if fits)
-        raise ValueError(
-            f"ExactPenalty: setting {requested!r} does not fit the problem's data; expected one of {fitting}"
-        )
-    return requested
+class LargeSamples(NamedTuple):
+    """The samples of a restart for one estimate: `draws` times `size` examples, or all data if those are no more.
 
+    Attributes:
+        size: examples of one draw from each source.
+        counted: those that the estimate uses; 0: it uses no data.
+        draws: the number of draws.
+        all_data: the number of examples that there are; None: endless.
+    """
 
-def sample_roles(setting: str, oracle: Oracle) -> dict[str, int | None]:
-    """The samples of an update; for N examples the sizes of Proposition 5.1: ⌈2N^{2/5}⌉, ⌈4N^{4/5}⌉, ⌈2N^{2/5}⌉."""
-    if setting != "finite_sum":
-        return {"gradient": None, "value": None, "jacobian": None}
-    n = _largest_dataset(oracle)
-    few, many = min(n, math.ceil(2 * n**0.4)), min(n, math.ceil(4 * n**0.8))
-    return {"gradient": few, "value": many, "jacobian": few}
+    size: int
+    counted: int
+    draws: Int[Array, ""]
+    all_data: int | None
 
+    @property
+    def takes_all(self) -> Bool[Array, ""]:
+        """Whether all data are taken."""
+        if self.all_data is None or not self.counted:
+            return jnp.bool_(False)
+        return self.draws >= math.ceil(self.all_data / self.counted)
 
-def default_period(setting: str, oracle: Oracle) -> int:
-    """Steps between restarts: 20; for N examples ⌊N^{1/5}/2 − 1⌋, at least 1 (the ceiling printed there breaks the proof)."""
-    if setting != "finite_sum":
-        return RESTART_PERIOD
-    return max(1, math.floor(_largest_dataset(oracle) ** 0.2 / 2 - 1))
+    @property
+    def examples(self) -> int | Int[Array, ""]:
+        """The number of examples."""
+        if not self.counted:
+            return 0
+        return jnp.where(self.takes_all, self.all_data or 0, self.draws * self.counted)
+
+    def mean(self, oracle: Oracle, fn: Callable[[Sample], Array], key: Array) -> Array:
+        """The mean of a function of a sample."""
+
+        def sampled() -> Array:
+            def add(j: Array, total: Array) -> Array:
+                return total + fn(oracle.draw(jax.random.fold_in(key, j), self.size))
+
+            zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(fn, oracle.draw(key, self.size)))
+            return jax.lax.fori_loop(0, self.draws, add, zero) / jnp.maximum(self.draws, 1)
+
+        if not self.counted:
+            return fn(oracle.draw(key, 1))
+        if self.all_data is None:
+            return sampled()
+        return jax.lax.cond(self.takes_all, lambda: fn(oracle.everything()), sampled)
 
 
 class Estimator(NamedTuple):
@@ -87,31 +100,31 @@ class Estimator(NamedTuple):
 
     Attributes:
         setting: 'stochastic', 'semi', 'finite_sum' or 'deterministic'.
-        restart_batch_size: examples of each sample of a restart; None: RESTART_PERIOD batches, its square for the rows.
+        restart_sizes: examples of one draw of a restart, for v̂, ĉ and Ĵ.
         gradient_radius: the radius G of v̂.
         value_radius: the radius M of ĉ.
         jacobian_radius: the radius L_c of Ĵ.
     """
 
     setting: str
-    restart_batch_size: int | None
+    restart_sizes: Three
     gradient_radius: Float[Array, ""]
     value_radius: Float[Array, ""]
     jacobian_radius: Float[Array, ""]
 
     def estimate(
-        self, oracle: Oracle, x: Float[Array, " n"], anchor: Anchor, draw: Draw, restarts: Bool[Array, ""]
+        self, oracle: Oracle, x: Float[Array, " n"], anchor: Anchor, draw: Draw, loop: Loop
     ) -> tuple[Estimates, Anchor, Info]:
         """The estimates at x, the anchor of the next step, and the cost."""
         finite = self.setting == "finite_sum"
         if self.setting == "deterministic":
-            estimates, info = self.restart(oracle, x, draw.key)
-            return estimates, Anchor(x, estimates), info
-        infos: dict[str, Info] = {}
+            estimates = self.restart(oracle, x, draw.key, loop.draws)
+            return estimates, Anchor(x, estimates), self.cost_of_restart(oracle, loop.draws)
+        restarts, infos = loop.restarts, {"restart": self.cost_of_restart(oracle, loop.draws)}
 
         def restart() -> Estimates:
-            estimates, infos["restart"] = self.restart(oracle, x, draw.key)
-            return estimates
+            draws = jnp.where(restarts, loop.draws, 0)  # lanes that restart at different steps all come here
+            return self.restart(oracle, x, draw.key, draws)
 
         def update() -> Estimates:
             estimates, infos["update"] = (self._update_finite if finite else self._update)(oracle, x, anchor, draw)
@@ -119,32 +132,43 @@ class Estimator(NamedTuple):
 
         estimates = jax.lax.cond(restarts, restart, update)
         costs = zip(infos["restart"], infos["update"], strict=True)
-        info = Info(*(a if a == b else jnp.where(restarts, a, b) for a, b in costs))
+        info = Info(*(a if isinstance(a, int) and a == b else jnp.where(restarts, a, b) for a, b in costs))
         here = Anchor(x, estimates)
         return estimates, jax.tree.map(lambda a, b: jnp.where(restarts, a, b), here, anchor) if finite else here, info
 
-    def restart(self, oracle: Oracle, x: Float[Array, " n"], key: Array) -> tuple[Estimates, Info]:
+    def restart(self, oracle: Oracle, x: Float[Array, " n"], key: Array, draws: Int[Array, " 3"]) -> Estimates:
         """(3.2): estimates from large samples; (5.3): from all data."""
         if self.setting in ("finite_sum", "deterministic"):
             everything = oracle.everything()
-            estimates = Estimates(oracle.grad(x, everything), *oracle.rows_and_jacobian(x, everything))
-            return estimates, Info(1, 1, 1, oracle.count_examples("both", everything))
-        first, second, third = self.large_samples(oracle, key)
-        gradient = truncate(oracle.grad(x, first), self.gradient_radius)
-        examples = oracle.count_examples("objective", first)
+            return Estimates(oracle.grad(x, everything), *oracle.rows_and_jacobian(x, everything))
+        first, second, third = jax.random.split(key, 3)
+        samples = self.large_samples(oracle, draws)
+        gradient = samples[0].mean(oracle, lambda sample: oracle.grad(x, sample), first)
+        gradient = truncate(gradient, self.gradient_radius)
         if self.setting == "semi":
-            return Estimates(gradient, *oracle.rows_and_jacobian(x, second)), Info(1, 1, 1, examples)
-        value = truncate(oracle.c(x, second), self.value_radius)
-        jacobian = truncate(oracle.jac(x, third), self.jacobian_radius)
-        examples += oracle.count_examples("constraints", second, third)
-        return Estimates(gradient, value, jacobian), Info(1, 2, 1, examples)
+            return Estimates(gradient, *oracle.rows_and_jacobian(x, oracle.draw(second, 1)))
+        value = samples[1].mean(oracle, lambda sample: oracle.c(x, sample), second)
+        jacobian = samples[2].mean(oracle, lambda sample: oracle.jac(x, sample), third)
+        return Estimates(gradient, truncate(value, self.value_radius), truncate(jacobian, self.jacobian_radius))
 
-    def large_samples(self, oracle: Oracle, key: Array) -> tuple[Sample, Sample, Sample]:
-        """Independent samples for a restart's gradient, rows and Jacobian."""
-        batch = max((source.batch_size for source in oracle.sources), default=1)
-        large, larger = (self.restart_batch_size or batch * RESTART_PERIOD**power for power in (1, 2))
-        gradient, value, jacobian = jax.random.split(key, 3)
-        return oracle.draw(gradient, large), oracle.draw(value, larger), oracle.draw(jacobian, large)
+    def cost_of_restart(self, oracle: Oracle, draws: Int[Array, " 3"]) -> Info:
+        """The cost of a restart."""
+        if self.setting in ("finite_sum", "deterministic"):
+            return Info(1, 1, 1, oracle.count_examples("both", oracle.everything()))
+        gradient, value, jacobian = (sample.examples for sample in self.large_samples(oracle, draws))
+        return Info(1, 1, 1, gradient) if self.setting == "semi" else Info(1, 2, 1, gradient + value + jacobian)
+
+    def large_samples(self, oracle: Oracle, draws: Int[Array, " 3"]) -> tuple[LargeSamples, LargeSamples, LargeSamples]:
+        """The samples of a restart for v̂, ĉ and Ĵ."""
+        finite = all(isinstance(source, Dataset) for source in oracle.sources)
+
+        def one(place: int, used_by: Literal["objective", "constraints"]) -> LargeSamples:
+            size = self.restart_sizes[place]
+            counted = oracle.count_examples(used_by, tuple(Span(0, size) for _ in oracle.sources))
+            all_data = oracle.count_examples(used_by, oracle.everything()) if finite else None
+            return LargeSamples(size, counted, draws[place], all_data)
+
+        return one(0, "objective"), one(1, "constraints"), one(2, "constraints")
 
     def _update(self, oracle: Oracle, x: Float[Array, " n"], anchor: Anchor, draw: Draw) -> tuple[Estimates, Info]:
         """(3.3): the last estimates plus the change since then on small samples, each truncated."""
@@ -178,8 +202,3 @@ class Estimator(NamedTuple):
             truncate(jacobian, self.jacobian_radius),
         )
         return estimates, Info(2, 4, 3, examples)
-
-
-def _largest_dataset(oracle: Oracle) -> int:
-    """N: the number of examples of the largest data set."""
-    return max((source.size for source in oracle.sources if isinstance(source, Dataset)), default=1)
