@@ -23,6 +23,7 @@ from ..methods.rates import asked_by_theorem, proven_rate
 from ..problems.problem import Problem
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .result import History, Result
+from .run import first_point
 from .solving import solve
 
 PILOT_STEPS, PILOT_RECORDS = 1_000, 50
@@ -123,6 +124,8 @@ def plan(
 def _forecast(fitted: Fitted, pilot: Result, accuracy: float) -> tuple[float, float, str, float]:
     """The steps, the samples, what they rest on, and the exponent."""
     steps, samples, residuals = _residuals(pilot.history)
+    if not steps.size:
+        return math.inf, math.inf, "the pilot run diverged at once", math.nan
     reached = first_reached(steps, residuals, accuracy)
     if reached is not None:
         return reached, float(np.interp(reached, steps, samples)), "reached in the pilot run", math.nan
@@ -141,13 +144,13 @@ def _forecast(fitted: Fitted, pilot: Result, accuracy: float) -> tuple[float, fl
 def first_reached(
     steps: Float[np.ndarray, " records"], residuals: Float[np.ndarray, " records"], accuracy: float
 ) -> float | None:
-    """The first record from which on the residual is at most the accuracy, in the root mean square up to the end; None: never.
+    """The first record that meets the accuracy and from which on the root mean square does, up to the end; None: none does.
 
     At least a fifth of the records must lie after it, so that one lucky record is not enough.
     """
     counts = np.arange(len(residuals), 0, -1)
     levels = np.sqrt(np.cumsum(np.square(residuals)[::-1])[::-1] / counts)
-    fine = np.flatnonzero((levels <= accuracy) & (counts >= 0.2 * len(residuals)))
+    fine = np.flatnonzero((residuals <= accuracy) & (levels <= accuracy) & (counts >= 0.2 * len(residuals)))
     return float(steps[fine[0]]) if fine.size else None
 
 
@@ -180,8 +183,8 @@ def _residuals(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _bound(fitted: Fitted, pilot: Result, seed: int, accuracy: float) -> dict[str, float]:
     """What the method's theorems ask for, with the objective of the pilot's answer for the least one."""
-    oracle, start = fitted.oracle, fitted.parameters.start
-    x = oracle.with_slacks(start, oracle.first())
+    oracle = fitted.oracle
+    x = oracle.with_slacks(first_point(fitted)[0], oracle.first())
     gap = max(float(pilot.history["objective"][0]) - pilot.objective, 0.0)
     multipliers = math.sqrt(sum(float(jnp.sum(jnp.asarray(m) ** 2)) for m in pilot.multipliers.values()))
     return asked_by_theorem(fitted.method, oracle, x, jax.random.key(seed), gap, multipliers, accuracy)
