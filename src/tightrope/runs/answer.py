@@ -77,6 +77,8 @@ def answers(
         "average": run.vectors(state.average),
         "best": recorder.best,
     }
+    if np.array_equal(points["method"], points["last"]):
+        del points["last"]
     evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds[0], attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
     confidence = 1.0 - 0.05 / (attempt * (attempt + 1) if attempt else 1)

@@ -10,9 +10,9 @@ import numpy as np
 
 from .answer import answers
 from .checkpoint import CheckpointStore
-from .options import Stop, missing
+from .options import Stop
 from .progress import Interrupts
-from .recording import REST_VIOLATION, Recorder
+from .recording import Recorder
 from .result import Result, Status
 from .run import RecordPoint, Run
 
@@ -57,7 +57,9 @@ class Finish:
         notes: what the message says besides.
         results: the results, once the run has ended here.
         attempts: how often the answer was certified.
-        next_step: no sooner than at this step it is certified again.
+        next_step: no sooner than at this step it is certified again for `stop`.
+        next_rest: no sooner than at this step it is certified again because the iterates are at rest.
+        gradient_scales: the gradient's scale in the last certificate of each lane; empty before one.
     """
 
     run: Run
@@ -95,17 +97,17 @@ class Finish:
 
     def _at_rest(self) -> bool:
         step, eps = self.recorder.rest_step, float(np.finfo(self.run.fitted.parameters.dtype).eps)
+        self.recorder.rest_step = None
         if step is None or step < self.next_rest:
             return False
         self.run.rewind(step)
         self.recorder.cut(step)
-        stop = Stop(REST_VIOLATION * eps, gap=REST_GAP * eps)
         notes = [*self.notes, "the iterates are at rounding level: more steps would not change the answer"]
         found = answers(self.run, self.recorder, self.stop or Stop(), "converged", notes)
-        if all(result.success and not missing(stop, result.certificate) for result in found):
+        if all(result.success and result.certificate.relative_gap <= REST_GAP * eps for result in found):
             self.results = found
             return True
-        self.recorder.rest_step, self.next_rest = None, int(RETRY_AFTER * step) + 1
+        self.next_rest = int(RETRY_AFTER * step) + 1
         return False
 
 
@@ -118,12 +120,12 @@ def run_to_end(finish: Finish, observer: Observer | None = None, store: Checkpoi
             if not recorder.recorded:
                 _record(recorder, [run.now()], observer)
             while (status := _status(finish, observer, interrupts)) is None:
+                if store is not None and store.due():
+                    _save(store, run, recorder)
                 recorder.waiting = 1  # until its points are recorded the run must not be saved
                 points = run.advance(1 if each else run.room)
                 recorder.waiting = len(points)
                 _record(recorder, points, observer)
-                if store is not None and store.due():
-                    _save(store, run, recorder)
         finally:  # also if the callback or a second Ctrl-C raises: nothing is lost
             if store is not None and not recorder.waiting:
                 _save(store, run, recorder)
