@@ -10,7 +10,8 @@ set. They are a function of x whose derivative at the solution is −(JJᵀ)⁻�
 the set leaves free. So C for multipliers is the norm of that times C for x: 0.7 to 3 on most problems of the zoo, 13 on
 mean_variance, whose J is nearly normal to the simplex.
 
-By default each method runs on one problem; in the full suite on every problem that it takes, and longer.
+By default each method runs on one problem; in the full suite on every problem that it takes, and longer. On its default problem
+a method whose constants are measured (docs/constants.md) has to do better than its theorem's C, by the factor `constant`.
 """
 
 from __future__ import annotations
@@ -69,15 +70,20 @@ class Rate(NamedTuple):
     distance: float
     problem: str
     convex: bool = False
+    constant: float = 1.0
+
+    def better(self, problem_name: str) -> float:
+        """The factor on C for this problem."""
+        return self.constant if problem_name == self.problem else 1.0
 
 
 RATES = {
     # No theorem of its own: that of its estimator, recursive momentum.
     "AdaptivePenalty": Rate(1 / 3, 1 / 3, "regression_in_box"),
     "MatrixFreePenalty": Rate(1 / 3, 1 / 3, "lens"),
-    "LinearizedALM": Rate(1 / 3, 1 / 3, "projection_on_plane"),
-    "LinearizedPenalty": Rate(1 / 5, 1 / 5, "noisy_sphere"),
-    "TruncatedMomentum": Rate(1 / 4, 1 / 4, "lens"),
+    "LinearizedALM": Rate(1 / 3, 1 / 3, "projection_on_plane", constant=0.2),
+    "LinearizedPenalty": Rate(1 / 5, 1 / 5, "noisy_sphere", constant=0.4),
+    "TruncatedMomentum": Rate(1 / 4, 1 / 4, "lens", constant=0.2),
     "ExactPenalty": Rate(1 / 5, 1 / 5, "lens"),
     "SwitchingSubgradient": Rate(1 / 2, 1 / 4, "fair_logistic_regression", True),
     "ConservativeSaddle": Rate(1 / 2, 1 / 4, "lens", True),
@@ -217,7 +223,8 @@ def test_every_method_has_a_rate_here():
 def test_the_violation_is_within_the_methods_rate(problem_name, method_name, steps):
     """To within the certificate's interval: answers are chosen and judged on samples, whose error no rate covers."""
     _, _, _, found = solved(problem_name, method_name, steps)
-    within = violation_tolerance(found, RATES[method_name], steps)
+    rate = RATES[method_name]
+    within = rate.better(problem_name) * violation_tolerance(found, rate, steps)
     assert np.mean([r.violation for r in found]) <= within + np.mean([interval(r.certificate) for r in found])
 
 
@@ -225,7 +232,7 @@ def test_the_violation_is_within_the_methods_rate(problem_name, method_name, ste
 def test_x_and_multipliers_come_to_the_known_ones(problem_name, method_name, steps):
     _, _, solution, found = solved(problem_name, method_name, steps)
     rate = RATES[method_name]
-    within = distance_scale(problem_name, rate.convex) * steps**-rate.distance
+    within = rate.better(problem_name) * distance_scale(problem_name, rate.convex) * steps**-rate.distance
     assert np.mean([distance(r.x, solution.x) for r in found]) <= within
     for name, expected in solution.multipliers.items():
         mean = np.mean([r.certificate.multipliers[name] for r in found], axis=0)

@@ -86,7 +86,7 @@ def rule(p: WithSlacks, s: Constants, x: np.ndarray, multipliers: np.ndarray, ba
     w = row_curvatures(p, x, batches[0].zeta1)
     v, rows = infeasibility(p, x, w, batches[0]), p.c(x, batches[0].zeta2)
     for k in range(1, K + 1):
-        last = np.sqrt(rows @ rows) <= s.tolerance or k >= np.floor(s.warm_up * K)
+        last = np.sqrt(np.sum(rows**2 / w)) <= s.tolerance or k >= np.floor(s.warm_up * K)
         x_new = p.project(x - s.feasibility * k ** (-1 / 3) * v)
         weight = min(1.0, k ** (-2 / 3))
         v = infeasibility(p, x_new, w, batches[k]) + (1 - weight) * (v - infeasibility(p, x, w, batches[k]))
@@ -124,7 +124,7 @@ VARIANTS = {
     "after one step": BOTH._replace(warm_up=0.03),
     "alpha is one": BOTH._replace(c3=40.0, warm_up=0.2),
     "between steps": BOTH._replace(warm_up=0.35, offset=5.0),
-    "nearly feasible": BOTH._replace(tolerance=0.35, warm_up=0.9),
+    "nearly feasible": BOTH._replace(tolerance=0.25, warm_up=0.9),
 }
 
 

@@ -9,11 +9,12 @@ Phase 1, until nearly feasible: recursive momentum on ½Σ_i c_i²/w_i alone, on
     v_{k+1} = H(x_{k+1}) + (1 − a_k)(v_k − H(x_k)),  H(x) = J(x, ζ¹)ᵀ W⁻¹ c(x, ζ²)
     ĉ_{k+1} = c(x_{k+1}, ζ²) + (1 − a_k)(ĉ_k − c(x_k, ζ²))
 
-w_i is the curvature of ½c_i² at the start, so a row that is steep or flat by its units moves like the others.
+w_i is the curvature of ½c_i² at the start: a row that is steep or flat by its units moves like the others, and c_i/√w_i is
+about the distance to c_i = 0.
 
-Phase 1 ends with the first step N at whose start ‖ĉ‖ ≤ feasibility_tolerance, or that reaches warm_up_fraction · K. Step N
-computes the start of phase 2, at its new point x_1 and on its own samples B_1, so that the samples B_2 of the next step are
-independent of x_2 and λ_2:
+Phase 1 ends with the first step N at whose start ‖W^{-1/2} ĉ‖ ≤ feasibility_tolerance, or that reaches warm_up_fraction · K.
+Step N computes the start of phase 2, at its new point x_1 and on its own samples B_1, so that the samples B_2 of the next step
+are independent of x_2 and λ_2:
 
     v_1 = G_ρ(x_1, λ_1; B_1),  λ_2 = λ_1 + γ_1 sign c(x_1, ζ²_1)
 
@@ -91,7 +92,8 @@ class TwoPhaseMomentum(Method):
         dual_offset: j_0 of the dual steps; 0 is the paper's.
         feasibility_step_size: scale of the steps of phase 1; None: 1/(2 L), with L the Lipschitz constant of the gradient of
             ½Σ c_i²/w_i.
-        feasibility_tolerance: the ‖ĉ‖ that ends phase 1; None: ‖∇f‖/(ρ ‖J‖), about what the penalty of phase 2 holds.
+        feasibility_tolerance: the distance ‖W^{-1/2} ĉ‖ to c = 0 that ends phase 1; None: 0.1 D K^{-1/5}, D how far x may have
+            to move, which is what the default penalty of phase 2 holds for rows of similar units.
         warm_up_fraction: the largest fraction of the horizon that phase 1 may take.
 
     Example:
@@ -135,8 +137,7 @@ class TwoPhaseMomentum(Method):
         smoothness = s.step_smoothness + largest * s.jacobian_smoothness + method.penalty * s.path_penalty_smoothness
         method = method.with_defaults(step_size=2.5 / smoothness)
         method = method.with_defaults(momentum=MOMENTUM * (smoothness * method.step_size) ** 2)
-        _, penalty, _ = method.scheduled(draw.steps.astype(x.dtype))
-        return method.with_defaults(feasibility_tolerance=s.multiplier_size / penalty)
+        return method.with_defaults(feasibility_tolerance=power(0.1 * s.travel, draw.steps.astype(x.dtype), -1 / 5))
 
     def _first_smoothness(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, travel: Array) -> Float[Array, ""]:
         """Lipschitz constant of the gradient of phase 1 at the start, at least 1, its value for one row."""
@@ -165,7 +166,7 @@ class TwoPhaseMomentum(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         cost = partial(penalty_cost, oracle, draw.samples)
         limit = jnp.floor(self.warm_up_fraction * draw.steps).astype(draw.k.dtype)
-        ends = (jnp.linalg.norm(state.rows) <= self.feasibility_tolerance) | (draw.k >= limit)
+        ends = (_distance(state) <= self.feasibility_tolerance) | (draw.k >= limit)
         return jax.lax.switch(
             jnp.where(state.first_phase > 0, 2, ends.astype(jnp.int32)),
             (
@@ -225,12 +226,17 @@ class TwoPhaseMomentum(Method):
         return state.picked_multipliers
 
     def note(self, state: State) -> str | None:
-        violation = float(jnp.linalg.norm(state.rows))
-        if violation <= float(self.feasibility_tolerance):
+        distance, tolerance = float(_distance(state)), float(self.feasibility_tolerance)
+        if distance <= tolerance:
             return None
         ended = (
             f"ended at its limit of {float(self.warm_up_fraction):.0%} of the steps"
             if state.first_phase > 0
             else "went on"
         )
-        return f"phase 1 {ended}, with ‖c‖ = {violation:.2g} above feasibility_tolerance = {self.feasibility_tolerance:.2g}"
+        return f"phase 1 {ended}, with x about {distance:.2g} from c = 0, above feasibility_tolerance = {tolerance:.2g}"
+
+
+def _distance(state: State) -> Float[Array, ""]:
+    """About how far the iterate of phase 1 is from c = 0."""
+    return jnp.linalg.norm(state.rows / jnp.sqrt(state.row_curvatures))

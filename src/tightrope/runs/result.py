@@ -80,7 +80,8 @@ class Result:
     """What `solve` returns.
 
     Attributes:
-        x: the answer, a pytree like x0.
+        x: the answer, a pytree like x0: the best of four candidates, and `output` says which. It need not be the iterate
+            that the method's theorem is about.
         objective: E objective(x), as certified.
         violation: the largest over the constraints, as certified.
         stationarity: distance of ∇F + Jᵀλ to −N_X(x), as certified.

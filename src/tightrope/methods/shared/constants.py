@@ -119,10 +119,10 @@ def local_constants(oracle: Oracle, x: Float[Array, " n"], key: Array) -> LocalC
     jacobian_smoothness = _jacobian_smoothness(oracle, x, sample, (gradient, start), reach)
     closer = _cauchy_point(oracle, x, sample)
     both = jnp.stack([x, closer])
-    square_norm, normal = jax.vmap(lambda y: _square_norm(oracle, y, sample, start))(both)
+    normal = _square_norm(oracle, closer, sample, start)
     penalty, later = jax.vmap(lambda y: local_smoothness(penalty_gradient, oracle.nearby, y, start, reach))(both)
     tangential = _tangential(oracle, x, sample, gradient)
-    travel, end = _travel(oracle, x, sample, tangential, jnp.sqrt(square_norm), jnp.linalg.norm(closer - x))
+    travel, end = _travel(oracle, x, sample, tangential, jnp.linalg.norm(closer - x))
     smoothness = _objective_smoothness(oracle, jnp.stack([x, end]), 0.2 * travel, key)
     gradient_noise, constraint_noise, jacobian_noise = _noise(
         lambda s: (oracle.grad(x, s), oracle.c(x, s), oracle.jac(x, s)), oracle, key
@@ -176,17 +176,17 @@ SHORTEST, DOUBLINGS = 1e-3, 40
 
 
 def _travel(
-    oracle: Oracle, x: Float[Array, " n"], sample: Sample, tangential: Array, steepness: Array, to_bounds: Array
+    oracle: Oracle, x: Float[Array, " n"], sample: Sample, tangential: Array, to_bounds: Array
 ) -> tuple[Float[Array, ""], Float[Array, " n"]]:
     """The `travel` of LocalConstants, and the point at its end along the gradient's tangential part.
 
-    `tangential` is that part, `steepness` the norm of the Jacobian, `to_bounds` the distance to c = 0. The distance is doubled
-    until the gradient has changed by the size of its tangential part, or the rows' violation has grown by half of what a step
-    normal to the feasible set would make it, or the set stops the step.
+    `tangential` is that part, `to_bounds` the distance to c = 0. The distance is doubled until the gradient has changed by the
+    size of its tangential part, or a row's violation has grown by half of what a step along its own gradient would make it, or
+    the set stops the step.
     """
     size, gradient = jnp.linalg.norm(x), oracle.grad(x, sample)
     length = jnp.minimum(oracle.diameter(), jnp.maximum(1.0, size)).astype(x.dtype)
-    slope, first = jnp.linalg.norm(tangential), _violation(oracle, x, sample)
+    slope, first, steepness = jnp.linalg.norm(tangential), _violations(oracle, x, sample), _row_norms(oracle, x, sample)
 
     def point(distance: Array) -> Array:
         return oracle.nearby(x - distance * _unit(tangential))
@@ -201,15 +201,16 @@ def _travel(
         y = point(distance)
         moved = jnp.linalg.norm(y - x)
         curvature = jnp.linalg.norm(oracle.grad(y, sample) - gradient) / positive_or_one(moved)
-        grown = _violation(oracle, y, sample) - first
-        fine = (moved * curvature <= slope) & (grown <= 0.5 * steepness * moved) & (moved >= 0.5 * distance)
+        inside = jnp.all(_violations(oracle, y, sample) - first <= 0.5 * steepness * moved)
+        fine = (moved * curvature <= slope) & inside & (moved >= 0.5 * distance)
         reached_curvature = jnp.where(fine, curvature, reached_curvature)
         return count + 1, 2.0 * distance, jnp.where(fine, moved, reached), reached_curvature, ~fine
 
     nothing, shortest = jnp.zeros((), x.dtype), SHORTEST * length
     start = (jnp.int32(0), shortest, shortest, nothing, jnp.bool_(False))
     _, _, reached, curvature, ended = jax.lax.while_loop(unfinished, double, start)
-    found = jnp.clip(slope / positive_or_one(curvature), reached, 2.0 * reached)
+    by_curvature = jnp.maximum(slope / positive_or_one(curvature), reached)
+    found = jnp.where(by_curvature <= 2.0 * reached, by_curvature, jnp.sqrt(2.0) * reached)
     found = jnp.where(ended & (slope > 0), found, 0.0)
     travel = jnp.maximum(jnp.maximum(found, jnp.where(jnp.isfinite(to_bounds), to_bounds, 0.0)), 0.1 * size)
     travel = jnp.where(travel > 0, jnp.minimum(travel, oracle.diameter()), length).astype(x.dtype)
@@ -238,10 +239,18 @@ def _tangential(oracle: Oracle, x: Float[Array, " n"], sample: Sample, v: Float[
     return jax.lax.fori_loop(0, TANGENT_PRODUCTS, iterate, (v, first, first @ first))[0]
 
 
-def _violation(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, ""]:
-    """The norm of how far the rows are outside their bounds, with the best slacks."""
+def _violations(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
+    """How far each row is outside its bounds, with the best slacks."""
     rows = oracle.c(oracle.with_slacks(x[: oracle.parameters.size], sample), sample)
-    return jnp.linalg.norm(rows - jnp.clip(rows, oracle.rows.low, oracle.rows.high))
+    return jnp.abs(rows - jnp.clip(rows, oracle.rows.low, oracle.rows.high))
+
+
+def _row_norms(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
+    """The norm of each row's gradient, slacks apart, from a few products with random vectors: the Jacobian is not formed."""
+    vectors = jax.random.normal(jax.random.key(0), (TANGENT_PRODUCTS, x.size), x.dtype)
+    vectors = vectors.at[:, oracle.parameters.size :].set(0.0)
+    products = jax.vmap(lambda v: oracle.jvp(x, v, sample)[1])(vectors)
+    return jnp.sqrt(jnp.mean(products**2, axis=0))
 
 
 def row_curvatures(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
