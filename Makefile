@@ -23,6 +23,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/answer.py
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/defaults.py --jobs 2
+	$(BIN)/python benchmarks/constants.py
 
 # An experiment at full size, goes on where it was stopped; its checks are kept in the package and in docs/reproduction.md.
 REPRODUCED := build/reproduction

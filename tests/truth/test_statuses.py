@@ -55,6 +55,13 @@ def test_a_truss_is_designed_from_zero_displacements():
     assert result.success
 
 
+def test_a_root_beyond_a_local_minimum_of_the_violation_is_not_denied():
+    """x³ − 3x = 10 has a root at 2.6; from −1.5 the violation is stationary at −1."""
+    root = tr.equals(lambda x: x[0] ** 3 - 3.0 * x[0], 10.0, name="root")
+    result = tr.solve(tr.Problem(lambda x: x[0] ** 2, root), jnp.array([-1.5]), steps=300)
+    assert result.status != "infeasible"
+
+
 LINE = tr.equals(lambda x: x[0] - x[1], 0.0, name="line")
 CURVE = tr.equals(lambda x: x[1] - jnp.sqrt(1.0 + x[0] ** 2), 1.0, name="curve")
 

@@ -16,6 +16,7 @@ from ..certificates.choosing import Candidate, choose_by_samples, choose_candida
 from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, evaluation_data
 from ..certificates.judging import Options, by_constraint, certify_point, evaluate_exactly, on_data, passed_in_full
 from ..certificates.programs import programs_for
+from ..certificates.restoration import can_be_reduced
 from ..methods.base import Info, Method, constants
 from ..oracles.build import oracle_for
 from ..problems.data import Source
@@ -77,6 +78,8 @@ def answers(
         "average": run.vectors(state.average),
         "best": recorder.best,
     }
+    if np.array_equal(points["method"], points["last"]):
+        del points["last"]
     evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds[0], attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
     confidence = 1.0 - 0.05 / (attempt * (attempt + 1) if attempt else 1)
@@ -174,6 +177,12 @@ def _result(
     output, x, certificate = candidates.certified(fitted, options)
     lacking = ["the objective is unbounded"] if ending.unbounded else missing(stop, certificate)
     found = _found(method.termination(state.state), certificate, not lacking, ending.unbounded)
+    notes = list(ending.notes)
+    if found == "infeasible" and _not_least_violated(fitted, x):
+        found = None
+        notes.append(
+            "the method's test says infeasible, but there are points with a far smaller violation: try another x0"
+        )
     own = ending.multipliers if output == "method" else None
     note, asked = method.note(state.state), fitted.method if lane is None else one_method(fitted.method, lane)
     why = explain(ending.status, found, ending.steps, lacking, method)
@@ -185,7 +194,7 @@ def _result(
         multipliers=certificate.multipliers if own is None else by_constraint(problem, original, own),
         success=not lacking,
         status=found if ending.status == "budget" and found is not None else ending.status,
-        message="; ".join([why, *ending.notes, *([note] if note else [])]) + ".",
+        message="; ".join([why, *notes, *([note] if note else [])]) + ".",
         steps=ending.steps,
         samples=ending.calls["samples"],
         seconds=ending.seconds,
@@ -206,6 +215,16 @@ def _found(said: Status | None, certificate: Certificate, success: bool, unbound
         return "unbounded"
     agrees = {"infeasible": certificate.verdict == "infeasible", "converged": success}
     return said if said is not None and agrees[said] else None
+
+
+def _not_least_violated(fitted: Fitted, x: Float[np.ndarray, " n"]) -> bool:
+    """Whether an independent minimization finds a far smaller violation than that of the answer."""
+    problem, oracle, start = fitted.problem, fitted.original, np.asarray(fitted.parameters.start)
+    if oracle.large_jacobian or not problem.domain.can_project:
+        return False
+    if all(map(passed_in_full, oracle.sources)):
+        return can_be_reduced(problem, oracle, oracle.everything(), start, x)
+    return can_be_reduced(problem, *evaluation_data(oracle, 0), start, x)
 
 
 def explain(ended: Status, found: str | None, steps: int, lacking: list[str], method: Method) -> str:
