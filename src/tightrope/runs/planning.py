@@ -22,7 +22,7 @@ from ..methods.base import Method
 from ..methods.rates import asked_by_theorem, proven_rate
 from ..problems.problem import Problem
 from .fitting import Fitted, check_can_draw, check_problem, fit
-from .result import History, Result
+from .result import Result
 from .run import first_point
 from .solving import solve
 
@@ -117,13 +117,13 @@ def plan(
     pilot = solve(
         problem, x0, fitted.method, steps=PILOT_STEPS, seed=seed, record=PILOT_STEPS // PILOT_RECORDS, progress=False
     )
-    steps, samples, basis, rate = _forecast(fitted, pilot, accuracy)
+    steps, samples, basis, rate = forecast(fitted, pilot, accuracy)
     return Plan(fitted.name, accuracy, steps, samples, basis, rate, _bound(fitted, pilot, seed, accuracy), pilot)
 
 
-def _forecast(fitted: Fitted, pilot: Result, accuracy: float) -> tuple[float, float, str, float]:
+def forecast(fitted: Fitted, pilot: Result, accuracy: float) -> tuple[float, float, str, float]:
     """The steps, the samples, what they rest on, and the exponent."""
-    steps, samples, residuals = _residuals(pilot.history)
+    steps, samples, residuals = residuals_of(pilot, PILOT_STEPS)
     if not steps.size:
         return math.inf, math.inf, "the pilot run diverged at once", math.nan
     reached = first_reached(steps, residuals, accuracy)
@@ -173,12 +173,21 @@ def extrapolate(
     return float(0.75 * steps[-1] * max(level / accuracy, 1.0) ** (1.0 / exponent))
 
 
-def _residuals(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The steps, the samples and the residuals of the records, without the start."""
-    steps, samples, violation, stationarity = (
+def residuals_of(result: Result, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The steps, the samples and the residuals of the records, without the start.
+
+    A run of fewer than `steps` steps that converged would have stayed where it is: its last record is repeated.
+    """
+    history = result.history
+    at, samples, violation, stationarity = (
         np.asarray(history[name], float)[1:] for name in ("step", "samples", "violation", "stationarity")
     )
-    return steps, samples, np.maximum(violation, stationarity)
+    residuals = np.maximum(violation, stationarity)
+    if result.status == "converged" and at.size and at[-1] < steps:
+        more = np.arange(at[-1] + at[0], steps + 1.0, at[0])
+        at, samples = np.append(at, more), np.append(samples, np.full_like(more, samples[-1]))
+        residuals = np.append(residuals, np.full_like(more, residuals[-1]))
+    return at, samples, residuals
 
 
 def _bound(fitted: Fitted, pilot: Result, seed: int, accuracy: float) -> dict[str, float]:

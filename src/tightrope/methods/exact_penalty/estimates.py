@@ -18,9 +18,8 @@ radius r (G for v̂, M for ĉ, L_c for Ĵ), by setting:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +27,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ...numerics.scaling import truncate
 from ...oracles.oracle import Oracle, Sample
-from ...problems.data import Dataset, Span
+from ...problems.data import Dataset
 from ..base import Draw, Info
 from ..shared.momentum import first_order_svrg, spider
-from .sizes import Loop, Three
+from .sizes import Loop, Three, counted
 
 
 class Estimates(NamedTuple):
@@ -50,49 +49,45 @@ class Anchor(NamedTuple):
 
 
 class LargeSamples(NamedTuple):
-    """The samples of a restart for one estimate: `draws` times `size` examples, or all data if those are no more.
+    """The samples of a restart, for v̂, ĉ and Ĵ: `draws` times `sizes` examples, or all data if those are no more.
 
     Attributes:
-        size: examples of one draw from each source.
-        counted: those that the estimate uses; 0: it uses no data.
+        sizes: examples of one draw from each source.
+        counted: how many of them the estimate uses; 0: it uses no data.
         draws: the number of draws.
         all_data: the number of examples that there are; None: endless.
     """
 
-    size: int
-    counted: int
-    draws: Int[Array, ""]
+    sizes: Three
+    counted: Three
+    draws: Int[Array, " 3"]
     all_data: int | None
 
     @property
     def takes_all(self) -> Bool[Array, ""]:
-        """Whether all data are taken."""
-        if self.all_data is None or not self.counted:
-            return jnp.bool_(False)
-        return self.draws >= math.ceil(self.all_data / self.counted)
+        """Whether all data are taken, in one pass for the three estimates."""
+        return jnp.bool_(False) if self.all_data is None else self._drawn >= self.all_data
 
     @property
-    def examples(self) -> int | Int[Array, ""]:
+    def examples(self) -> Int[Array, ""]:
         """The number of examples."""
-        if not self.counted:
-            return 0
-        return jnp.where(self.takes_all, self.all_data or 0, self.draws * self.counted)
+        return self._drawn if self.all_data is None else jnp.minimum(self._drawn, self.all_data)
 
-    def mean(self, oracle: Oracle, fn: Callable[[Sample], Array], key: Array) -> Array:
-        """The mean of a function of a sample."""
+    @property
+    def _drawn(self) -> Int[Array, ""]:
+        return jnp.sum(self.draws * jnp.asarray(self.counted))
 
-        def sampled() -> Array:
-            def add(j: Array, total: Array) -> Array:
-                return total + fn(oracle.draw(jax.random.fold_in(key, j), self.size))
-
-            zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(fn, oracle.draw(key, self.size)))
-            return jax.lax.fori_loop(0, self.draws, add, zero) / jnp.maximum(self.draws, 1)
-
-        if not self.counted:
+    def mean(self, oracle: Oracle, place: int, fn: Callable[[Sample], Array], key: Array) -> Array:
+        """The mean of a function of a sample, for the first, second or third estimate."""
+        size, draws = self.sizes[place], self.draws[place]
+        if not self.counted[place]:
             return fn(oracle.draw(key, 1))
-        if self.all_data is None:
-            return sampled()
-        return jax.lax.cond(self.takes_all, lambda: fn(oracle.everything()), sampled)
+
+        def add(j: Array, total: Array) -> Array:
+            return total + fn(oracle.draw(jax.random.fold_in(key, j), size))
+
+        zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(fn, oracle.draw(key, size)))
+        return jax.lax.fori_loop(0, draws, add, zero) / jnp.maximum(draws, 1)
 
 
 class Estimator(NamedTuple):
@@ -137,38 +132,39 @@ class Estimator(NamedTuple):
         return estimates, jax.tree.map(lambda a, b: jnp.where(restarts, a, b), here, anchor) if finite else here, info
 
     def restart(self, oracle: Oracle, x: Float[Array, " n"], key: Array, draws: Int[Array, " 3"]) -> Estimates:
-        """(3.2): estimates from large samples; (5.3): from all data."""
-        if self.setting in ("finite_sum", "deterministic"):
+        """(3.2): estimates from large samples; (5.3), or if the samples would be no smaller: from all data."""
+
+        def exact() -> Estimates:
             everything = oracle.everything()
             return Estimates(oracle.grad(x, everything), *oracle.rows_and_jacobian(x, everything))
-        first, second, third = jax.random.split(key, 3)
+
+        def sampled() -> Estimates:
+            first, second, third = jax.random.split(key, 3)
+            gradient = truncate(samples.mean(oracle, 0, lambda s: oracle.grad(x, s), first), self.gradient_radius)
+            if self.setting == "semi":
+                return Estimates(gradient, *oracle.rows_and_jacobian(x, oracle.draw(second, 1)))
+            value = truncate(samples.mean(oracle, 1, lambda s: oracle.c(x, s), second), self.value_radius)
+            jacobian = truncate(samples.mean(oracle, 2, lambda s: oracle.jac(x, s), third), self.jacobian_radius)
+            return Estimates(gradient, value, jacobian)
+
+        if self.setting in ("finite_sum", "deterministic"):
+            return exact()
         samples = self.large_samples(oracle, draws)
-        gradient = samples[0].mean(oracle, lambda sample: oracle.grad(x, sample), first)
-        gradient = truncate(gradient, self.gradient_radius)
-        if self.setting == "semi":
-            return Estimates(gradient, *oracle.rows_and_jacobian(x, oracle.draw(second, 1)))
-        value = samples[1].mean(oracle, lambda sample: oracle.c(x, sample), second)
-        jacobian = samples[2].mean(oracle, lambda sample: oracle.jac(x, sample), third)
-        return Estimates(gradient, truncate(value, self.value_radius), truncate(jacobian, self.jacobian_radius))
+        return sampled() if samples.all_data is None else jax.lax.cond(samples.takes_all, exact, sampled)
 
     def cost_of_restart(self, oracle: Oracle, draws: Int[Array, " 3"]) -> Info:
         """The cost of a restart."""
         if self.setting in ("finite_sum", "deterministic"):
             return Info(1, 1, 1, oracle.count_examples("both", oracle.everything()))
-        gradient, value, jacobian = (sample.examples for sample in self.large_samples(oracle, draws))
-        return Info(1, 1, 1, gradient) if self.setting == "semi" else Info(1, 2, 1, gradient + value + jacobian)
+        samples = self.large_samples(oracle, draws)
+        values = 1 if self.setting == "semi" else jnp.where(samples.takes_all, 1, 2)
+        return Info(1, values, 1, samples.examples)
 
-    def large_samples(self, oracle: Oracle, draws: Int[Array, " 3"]) -> tuple[LargeSamples, LargeSamples, LargeSamples]:
-        """The samples of a restart for v̂, ĉ and Ĵ."""
+    def large_samples(self, oracle: Oracle, draws: Int[Array, " 3"]) -> LargeSamples:
+        """The samples of a restart."""
         finite = all(isinstance(source, Dataset) for source in oracle.sources)
-
-        def one(place: int, used_by: Literal["objective", "constraints"]) -> LargeSamples:
-            size = self.restart_sizes[place]
-            counted = oracle.count_examples(used_by, tuple(Span(0, size) for _ in oracle.sources))
-            all_data = oracle.count_examples(used_by, oracle.everything()) if finite else None
-            return LargeSamples(size, counted, draws[place], all_data)
-
-        return one(0, "objective"), one(1, "constraints"), one(2, "constraints")
+        all_data = oracle.count_examples("both", oracle.everything()) if finite else None
+        return LargeSamples(self.restart_sizes, counted(oracle, self.restart_sizes), draws, all_data)
 
     def _update(self, oracle: Oracle, x: Float[Array, " n"], anchor: Anchor, draw: Draw) -> tuple[Estimates, Info]:
         """(3.3): the last estimates plus the change since then on small samples, each truncated."""

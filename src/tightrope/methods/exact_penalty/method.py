@@ -145,7 +145,7 @@ class ExactPenalty(Method):
         restart_period: steps between restarts of the estimates; None: 20, growing, for finite sums ⌊N^{1/5}/2 − 1⌋, at least 1.
         restart_batch_size: examples of a restart's samples, (A, B, S) for gradient, values and Jacobian, or one number for
             all; None: 20, 400 and 20 times the largest batch size, and four times as many whenever the steps have
-            quadrupled since step 2,000. All data if there are no more. Finite sums use all data.
+            quadrupled since step 2,000. All data, in one pass, if there are no more. Finite sums use all data.
         batch_size: the same for the samples between restarts; None: the problem's own, for finite sums those of Proposition
             5.1.
 
@@ -227,7 +227,7 @@ class ExactPenalty(Method):
         if estimator.setting == "stochastic" and oracle.stochastic_constraints:
             batch = oracle.count_examples("constraints", draw.samples["value"])
             noise = row_noise(oracle, x, draw.key) * math.sqrt(
-                batch / estimator.large_samples(oracle, draws)[1].counted
+                batch / estimator.large_samples(oracle, draws).counted[1]
             )
         return State(
             x,
@@ -349,8 +349,8 @@ class ExactPenalty(Method):
         estimator = self._estimator(oracle)
         if estimator.setting != "stochastic":
             return state.noise
-        sample = estimator.large_samples(oracle, loop.draws)[1]
-        return jnp.where(sample.takes_all, 0.0, state.noise / jnp.sqrt(sample.draws).astype(state.noise.dtype))
+        samples = estimator.large_samples(oracle, loop.draws)
+        return jnp.where(samples.takes_all, 0.0, state.noise / jnp.sqrt(loop.draws[1]).astype(state.noise.dtype))
 
     def _is_small(self, oracle: Oracle, state: State, noise: Array) -> Bool[Array, ""]:
         """Whether ‖𝒢‖ and ‖ĉ‖ at the output of the inner loop that has ended are within the limits of convergence."""

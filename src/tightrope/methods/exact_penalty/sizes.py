@@ -13,7 +13,9 @@ A, S ~ ε^{-2}, B ~ ε^{-4} and T = τ ~ ε^{-1}. Its constants are out of reach
   τ = √((Φ_ρ(x0) − C*)/γ)/ε', at most 16 times the batch size, above which the lemma asks for more than a batch between
   restarts; and T = τ, or less so that ten inner loops fit in the horizon.
 
-A sample of a restart that would be no smaller than the data is a pass over all data.
+A restart whose samples would have no fewer examples than there are is one pass over all data. So 'stochastic' has no floor on
+data sets either, and 'auto' can go by the examples per step. With N = 20,000 and batches of 64 they are 1,182 against 15,625 of
+'finite_sum', and on a test problem an accuracy of 0.01 took 166,000 examples against 2,500,000.
 """
 
 from __future__ import annotations
@@ -78,6 +80,11 @@ class Sizes(NamedTuple):
     inner_steps: int | None
     grows: bool
 
+    def filled(self, otherwise: Three) -> Three:
+        """The sizes of an update's samples, with these for those that are not given."""
+        a, b, s = (given or other for given, other in zip(self.update, otherwise, strict=True))
+        return a, b, s
+
     def at(self, k: Int[Array, ""]) -> Loop:
         """The place of step k, if no accuracy is given."""
         starts = GROWTH_START * 4 ** jnp.arange(GROWTHS if self.grows else 0)
@@ -137,29 +144,27 @@ def resolve_setting(requested: str, oracle: Oracle, sizes: Sizes) -> str:
     return requested
 
 
+def counted(oracle: Oracle, sizes: Three) -> Three:
+    """The examples that v̂, ĉ and Ĵ use of samples with these sizes: each uses the data of its own terms."""
+    of = [tuple(Span(0, size) for _ in oracle.sources) for size in sizes]
+    count = oracle.count_examples
+    return count("objective", of[0]), count("constraints", of[1]), count("constraints", of[2])
+
+
 def _cost_finite_sum(oracle: Oracle, sizes: Sizes) -> float:
     """Examples per step of 'finite_sum'."""
     update, period = finite_sum_sizes(oracle)
     period = sizes.period or period
     everything = oracle.count_examples("both", oracle.everything())
-    return (everything + (period - 1) * _count(oracle, sizes.update, update)) / period
+    return (everything + (period - 1) * sum(counted(oracle, sizes.filled(update)))) / period
 
 
 def _cost_stochastic(oracle: Oracle, sizes: Sizes) -> float:
     """Examples per step of 'stochastic', or 'semi', before the samples grow; a restart takes no more than all data."""
     period, batch = sizes.period or RESTART_PERIOD, largest_batch(oracle)
-    restart = _count(oracle, sizes.restart, sizes.restart, at_most_all=True)
-    return restart / period + _count(oracle, sizes.update, (batch, batch, batch)) * (period - 1) / period
-
-
-def _count(oracle: Oracle, sizes: tuple[int | None, ...], otherwise: Three, at_most_all: bool = False) -> int:
-    """The examples of samples for v̂, ĉ and Ĵ, over all data sets that each uses."""
-    everything, one, total = oracle.everything(), tuple(Span(0, 1) for _ in oracle.sources), 0
-    for used_by, size, default in zip(("objective", "constraints", "constraints"), sizes, otherwise, strict=True):
-        all_data, sources = oracle.count_examples(used_by, everything), oracle.count_examples(used_by, one)
-        drawn = sources * (size or default)
-        total += min(drawn, all_data) if at_most_all else drawn
-    return total
+    everything = oracle.count_examples("both", oracle.everything())
+    restart = min(sum(counted(oracle, sizes.restart)), everything)
+    return (restart + (period - 1) * sum(counted(oracle, sizes.filled((batch, batch, batch))))) / period
 
 
 def lengths_for(
