@@ -34,7 +34,6 @@ CASES = (
     ("outside_the_ball", "LinearizedPenalty"),
     ("three_bands", None),
     ("three_bands", "ExactPenalty"),
-    ("three_bands", "TruncatedMomentum"),
 )
 
 
