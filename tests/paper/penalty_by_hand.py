@@ -36,11 +36,29 @@ class Problem(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """s, e, q."""
+    """s, e, q: of the gradient numbers, of the rows and the Jacobian one entry per row."""
 
-    s: float
-    e: float
-    q: float
+    s: Any
+    e: Any
+    q: Any
+
+    def gain(self, far: float) -> Any:
+        """The gain a for a sample after a step of the square `far`."""
+        e = self.e + self.q * far
+        return np.where(self.s > 0, e / positive_or_one(e + self.s), 1.0)
+
+    def mean(self, old: Any, new: Any, least: float) -> Any:
+        """Over the samples that the estimate remembers, at least 20; none has less weight than `least`."""
+        weight = np.maximum(np.minimum(1 / 20, self.gain(0.0)), least)
+        return (1 - weight) * old + weight * new
+
+    def with_change(self, variance: Any, far: float, known: bool, least: float) -> "Measured":
+        """With the variance of a change over a step of the square `far` in q, where that is known."""
+        return self._replace(q=self.mean(self.q, variance / far, least)) if known else self
+
+    def remembered(self) -> float:
+        """How many samples the estimate remembers, the most of all rows."""
+        return float(np.max((self.e + self.s) / positive_or_one(self.e), initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -240,7 +258,7 @@ def steer(model: Model, rho: np.ndarray, rows_after: Callable, share: float, eve
         if stalled or not at_limit.any():
             events.append("no feasible descent, none raised" if stalled else "too little, none at its limit")
             break
-        rho = raised(rho, at_limit, model.row_norm, events)
+        rho = raised(rho, at_limit, 1 / units, events)
         events += ["raised", "raised where violated" if before.any() else "raised where feasible"]
     else:
         events.append("raised to the end")
@@ -257,11 +275,11 @@ def no_part_helps(model: Model, restoration: np.ndarray, rows_after: Callable, e
     return none
 
 
-def raised(rho: np.ndarray, at_limit: np.ndarray, row_norm: np.ndarray, events: list) -> np.ndarray:
+def raised(rho: np.ndarray, at_limit: np.ndarray, size: np.ndarray, events: list) -> np.ndarray:
     """Of the rows at their limits, those with a scaled penalty below four times the lowest are raised to that."""
-    scaled = [rho[i] * row_norm[i] for i in range(len(rho)) if at_limit[i]]
+    scaled = [rho[i] * size[i] for i in range(len(rho)) if at_limit[i]]
     events += ["waits" if one >= 4 * min(scaled) else "lifted" for one in scaled]
-    return np.array([max(rho[i], 4 * min(scaled) / row_norm[i]) if at_limit[i] else rho[i] for i in range(len(rho))])
+    return np.array([max(rho[i], 4 * min(scaled) / size[i]) if at_limit[i] else rho[i] for i in range(len(rho))])
 
 
 # ---- the step ----------------------------------------------------------------------------------------------------------
@@ -348,17 +366,22 @@ def relax(rho: np.ndarray, y: np.ndarray, row_norm: np.ndarray, v: np.ndarray, e
 # ---- noise and full passes ---------------------------------------------------------------------------------------------
 
 
+def least_weight(p: Problem, k: int) -> float:
+    """The least weight of a sample in a mean of noise: with full passes 1/20."""
+    return max(1 / 20 if p.period else 0.0, 1 / (k + 1))
+
+
 def corrected(
-    estimates: list, samples: list, errors: list, noise: tuple, variances: list, k: int, events: list
+    estimates: list, samples: list, gains: list, noise: tuple, variances: list, least: float, events: list
 ) -> tuple:
-    """The estimates with a share e/(e + s) of what the sample says, and s, e, q after that."""
+    """The estimates with a share a of what the sample says, and s, e, q after that."""
     new, after = [], []
-    for old, sample, e, measured, variance in zip(estimates, samples, errors, noise, variances, strict=True):
-        s = running_mean(measured.s, variance, k)
-        a = e / positive_or_one(e + s) if s > 0 else 1.0
-        new.append(old + a * (sample - old))
-        after.append(Measured(s, (1 - a) * e, measured.q))
-        events.append("corrected" if 0 < a < 1 else "replaced" if a == 1 else "not corrected")
+    for old, sample, a, measured, variance in zip(estimates, samples, gains, noise, variances, strict=True):
+        s = measured.mean(measured.s, variance, least)
+        share = a[:, None] if np.ndim(old) == 2 else a
+        new.append(old + share * (sample - old))
+        after.append(Measured(s, (1 - a) ** 2 * measured.e + a**2 * s, measured.q))
+        events += ["corrected" if 0 < b < 1 else "replaced" if b == 1 else "not corrected" for b in np.atleast_1d(a)]
     return new, tuple(after)
 
 
@@ -371,9 +394,8 @@ def next_pass(p: Problem, now: Any, everything: Any, events: list) -> dict[str, 
     return {"last": (f, h), "kappa": 2 * now.kappa if rose else max(0.9 * now.kappa, 1.0)}
 
 
-def least_damping(p: Problem, now: Any, w: float, events: list) -> float:
+def least_damping(p: Problem, now: Any, remembered: float, w: float, events: list) -> float:
     """σ, at least κ √(Tq/w)."""
-    s, e, q = now.noise[0]
-    least = now.kappa * np.sqrt((p.period or (e + s) / positive_or_one(e)) * q / w)
+    least = now.kappa * np.sqrt((p.period or remembered) * now.noise[0].q / w)
     events.append("noise limits" if least > now.sigma else "curvature limits")
     return max(now.sigma, least)

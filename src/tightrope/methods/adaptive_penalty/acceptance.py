@@ -34,6 +34,18 @@ from .penalty import range_violation
 from .tuning import Tuning
 
 
+class End(NamedTuple):
+    """One end of a trial: the state there, and what the sample says of the estimates.
+
+    The estimates take a share of the `sampled` ones, the gains; `variances` are those of the sampled ones.
+    """
+
+    state: Any
+    gains: tuple[Array, ...]
+    sampled: tuple[Array, ...]
+    variances: tuple[Array, ...]
+
+
 class Outcome(NamedTuple):
     """Measurements of a trial step d, on the step's sample at both ends."""
 
@@ -49,10 +61,10 @@ class Outcome(NamedTuple):
     """Change of the gradient of the Lagrangian."""
     violated: Bool[Array, ""]
     """Whether the violation at x is more than noise explains."""
-    moved: Any
-    """The state, with estimates and noise at the trial point."""
-    stayed: Any
-    """The state, with what the trial says about the noise."""
+    moved: End
+    """The trial point."""
+    stayed: End
+    """The last point, with what the trial says about the noise."""
 
 
 class Acceptance(NamedTuple):

@@ -11,9 +11,9 @@ The estimate is that of the gradient of the Lagrangian at the last multipliers �
 the noise of one sample's Jacobian is multiplied only by the change of the multipliers, which tends to zero. The step is that of
 `base`, but for
 
-    correct     u ← u + a (∇f(x, ξ) + J(x, ζ)ᵀȳ − u), ĥ likewise
     solve       d = argmin (u − Jᵀȳ)ᵀd + ½ dᵀMd + Σ ρ_i dist(ĥ_i + J_i d, [low_i, high_i]), nearly          multipliers y
-    learn       u ← u + Jᵀ(y − ȳ) + ∇f(x⁺, ξ) − ∇f(x, ξ) + (J(x⁺, ζ) − J(x, ζ))ᵀy,   ĥ ← ĥ + h(x⁺, ζ) − h(x, ζ),   ȳ ← y
+    carry over  u ← u + Jᵀ(y − ȳ) + ∇f(x⁺, ξ) − ∇f(x, ξ) + (J(x⁺, ζ) − J(x, ζ))ᵀy,   ĥ ← ĥ + h(x⁺, ζ) − h(x, ζ),   ȳ ← y
+    correct     u ← u + a (∇f(x, ξ) + J(x, ζ)ᵀȳ − u) at the new x, ĥ likewise
 
 Deterministic rows are known: ĥ = h and J = J(x).
 
@@ -35,19 +35,19 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ...numerics.products import Linear, linearize, range_multipliers_by_products, row_squares
 from ...numerics.ranges import RangePenalty
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ..base import Draw, Info
-from .acceptance import Outcome, actual_reduction, beyond_noise
+from .acceptance import End, Outcome, actual_reduction, beyond_noise
 from .base import SelfTunedPenalty
 from .constants import INITIAL_PENALTY_FACTOR, INITIAL_RIDGE, MIN_SCALED_PENALTY
-from .full_pass import refresh
+from .full_pass import full_pass_period, refresh
 from .model import Trial
-from .noise import Noise, correct_estimates, halves_of, running_mean
+from .noise import Noise, gains, halves_of, least_weight, noise_after, running_mean
 from .penalty import range_violation
 from .products import ProductModel
 from .tuning import Tuning, initial_curvature
@@ -116,11 +116,10 @@ class MatrixFreePenalty(SelfTunedPenalty):
         distance = jnp.linalg.norm(range_violation(value, oracle.rows) / positive_or_one(row_norm))
         least = MIN_SCALED_PENALTY * positive_or_one(jnp.linalg.norm(gradient)) / positive_or_one(row_norm)
         here = _linearization(oracle, x, sample)
-        difference = here.gradient_difference + here.pull_difference(oracle.multipliers)
         return State(
             x,
             LagrangianEstimates(gradient + jacobian.pull(oracle.multipliers), value),
-            noise=(Noise.first(jnp.sum(difference**2)), Noise.first(jnp.sum(here.value_difference**2))),
+            noise=tuple(map(Noise.first, _variances(here, oracle.multipliers))),  # pyright: ignore
             row_sq=row_sq,
             tuning=Tuning.first(
                 x,
@@ -130,27 +129,25 @@ class MatrixFreePenalty(SelfTunedPenalty):
             ),
         )
 
-    def _correct(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Linearization, Info]:
-        """Return the state corrected by the step's sample, the sample's linearization at x, and the cost of the step."""
+    def _begin(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Linearization, Info]:
+        """Return the state, exact where a full pass is due, the sample's linearization at x, and the cost of the step."""
         x, y, sample = state.x, state.tuning.multipliers, draw.samples["step"]
         here = _linearization(oracle, x, sample)
         signs = jax.random.rademacher(draw.key, x.shape, x.dtype)
         state = state._replace(row_sq=running_mean(state.row_sq, here.jacobian.push(signs) ** 2, draw.k))
-        sampled = LagrangianEstimates(here.gradient + here.jacobian.pull(y), here.value)
         values = 2 if oracle.stochastic_constraints or not here.value.size else 3
         if not oracle.sources:
-            return state._replace(estimates=sampled), here, Info(2, values, 2)
+            return state._replace(estimates=_sampled(here, y)), here, Info(2, values, 2)
 
         def on_all_data(everything: Sample) -> tuple[Array, Array, LagrangianEstimates]:
             (objective, gradient), (value, pull) = oracle.value_and_grad(x, everything), oracle.vjp(x, everything)
             return objective, value, LagrangianEstimates(gradient + pull(y), value)
 
         state, passes = refresh(oracle, state, on_all_data, draw.k)
-        difference = here.gradient_difference + here.pull_difference(y)
-        variances = jnp.sum(difference**2), jnp.sum(here.value_difference**2)
-        estimates, noise = correct_estimates(state.estimates, sampled, state.noise, variances, draw.k)
-        state = state._replace(estimates=LagrangianEstimates(*estimates), noise=noise)
         return state, here, passes.cost(oracle, sample, values)
+
+    def _remembered(self, state: State) -> Float[Array, ""]:
+        return state.noise[0].remembered
 
     def _model(self, oracle: Oracle, state: State, here: Linearization, sample: Sample) -> ProductModel:
         """Return the model around x from the estimates and the sample's own Jacobian."""
@@ -181,12 +178,18 @@ class MatrixFreePenalty(SelfTunedPenalty):
         there, pull = _linearization(oracle, trial.x, draw.samples["step"]), here.jacobian.pull
         v, change = u - pull(old), there.gradient - here.gradient
         lagrangian_change = change + there.jacobian.pull(y) - pull(y)
-        at_x = LagrangianEstimates(u + pull(y - old), h)
         value = h + there.value - here.value if oracle.stochastic_constraints else there.value
         actual = actual_reduction(trial.penalty, h, value, oracle.rows, v @ step, step @ change)
         finite, step_sq = jnp.isfinite(actual + lagrangian_change @ lagrangian_change), step @ step
-        stayed, moved = _noise_after(state, here, there, y, step_sq, finite & (step_sq > 0), draw.k)
-        after = LagrangianEstimates(at_x.gradient + lagrangian_change, value)
+        difference = _difference(there, y) - _difference(here, y)
+        variances = jnp.sum(difference**2), (there.value_difference - here.value_difference) ** 2
+        noise = _with_multipliers(state.noise, here, y - old)
+        weight = least_weight(draw.k, full_pass_period(oracle) is not None)
+        stayed, moved = noise_after(noise, variances, step_sq, finite & (step_sq > 0), weight)
+        at_x = LagrangianEstimates(u + pull(y - old), h)
+        at_end = LagrangianEstimates(at_x.gradient + lagrangian_change, value)
+        start = state._replace(estimates=at_x, noise=stayed)
+        end = state._replace(x=trial.x, estimates=at_end, noise=moved)
         return Outcome(
             actual,
             finite,
@@ -195,10 +198,33 @@ class MatrixFreePenalty(SelfTunedPenalty):
             gradient_sq=v @ v,
             row_norm=jnp.sqrt(state.row_sq),
             lagrangian_change=lagrangian_change,
-            violated=beyond_noise(h, oracle.rows, state.noise[1].error),
-            moved=state._replace(x=trial.x, estimates=after, noise=moved),
-            stayed=state._replace(estimates=at_x, noise=stayed),
+            violated=beyond_noise(h, oracle.rows, jnp.sum(state.noise[1].error)),
+            moved=End(end, gains(noise, step_sq), _sampled(there, y), _variances(there, y)),
+            stayed=End(start, gains(noise), _sampled(here, y), _variances(here, y)),
         )
+
+
+def _sampled(at: Linearization, multipliers: Float[Array, " rows"]) -> LagrangianEstimates:
+    """Return the gradient of the Lagrangian and the rows on a sample alone."""
+    return LagrangianEstimates(at.gradient + at.jacobian.pull(multipliers), at.value)
+
+
+def _difference(at: Linearization, multipliers: Float[Array, " rows"]) -> Float[Array, " n"]:
+    """Return half the difference of the halves' gradients of the Lagrangian."""
+    return at.gradient_difference + at.pull_difference(multipliers)
+
+
+def _with_multipliers(
+    noise: tuple[Noise, Noise], here: Linearization, change: Float[Array, " rows"]
+) -> tuple[Noise, Noise]:
+    """Return the noise once u is that of other multipliers, through one sample's Jacobian."""
+    gradient, value = noise
+    return gradient._replace(error=gradient.error + jnp.sum(here.pull_difference(change) ** 2)), value
+
+
+def _variances(at: Linearization, multipliers: Float[Array, " rows"]) -> tuple[Float[Array, ""], Float[Array, " rows"]]:
+    """Return the variances of the gradient of the Lagrangian and of the rows on a sample."""
+    return jnp.sum(_difference(at, multipliers) ** 2), at.value_difference**2
 
 
 def _least_squares_multipliers(
@@ -234,27 +260,4 @@ def _linearization(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Lin
         gradient_difference,
         0.5 * (values[0] - values[1]),
         pull_difference=lambda y: both.pull(0.5 * jnp.stack([y, -y])),
-    )
-
-
-def _noise_after(
-    state: State,
-    here: Linearization,
-    there: Linearization,
-    multipliers: Float[Array, " rows"],
-    step_sq: Float[Array, ""],
-    known: Bool[Array, ""],
-    k: Int[Array, ""],
-) -> tuple[tuple[Noise, Noise], tuple[Noise, Noise]]:
-    """Return the noise of the estimates with these multipliers, at x and at the end of a step."""
-    gradient, value = state.noise
-    at_x, at_end = here.pull_difference(multipliers), there.pull_difference(multipliers)
-    difference = there.gradient_difference - here.gradient_difference + at_end - at_x
-    gradient = gradient.with_change(jnp.sum(difference**2), step_sq, known, k)
-    of_multipliers = jnp.sum(here.pull_difference(multipliers - state.tuning.multipliers) ** 2)
-    of_value = jnp.sum((there.value_difference - here.value_difference) ** 2)
-    moved = gradient.after_step(step_sq)
-    return (
-        (gradient._replace(error=gradient.error + of_multipliers), value),
-        (moved._replace(error=moved.error + of_multipliers), value._replace(error=value.error + of_value)),
     )

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ...numerics.products import Linear
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ..base import Draw, Info
-from .acceptance import Outcome, actual_reduction, beyond_noise
+from .acceptance import End, Outcome, actual_reduction, beyond_noise
 from .base import SelfTunedPenalty
 from .constants import INITIAL_PENALTY_FACTOR, INITIAL_RIDGE, MIN_SCALED_PENALTY
 from .dense import DenseFace, DenseModel, Estimates
-from .full_pass import refresh
+from .full_pass import full_pass_period, refresh
 from .model import Trial
-from .noise import Noise, correct_estimates, halves_of, variance_from_halves
+from .noise import Noise, gains, halves_of, least_weight, noise_after, variance_from_halves
 from .penalty import range_violation
 from .tuning import Tuning, initial_curvature
 
@@ -79,8 +79,8 @@ class AdaptivePenalty(SelfTunedPenalty):
             ),
         )
 
-    def _correct(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates, Info]:
-        """Return the state corrected by the step's sample, the halves of the sample at x, and the cost of the step."""
+    def _begin(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Estimates, Info]:
+        """Return the state, exact where a full pass is due, the halves of the sample at x, and the cost of the step."""
         x, sample = state.x, draw.samples["step"]
         if not oracle.sources:
             return state, _twice(state.estimates), Info(1, 2, 1)
@@ -89,11 +89,13 @@ class AdaptivePenalty(SelfTunedPenalty):
             objective, exact = _on_sample(oracle, x, everything)
             return objective, exact.value, exact
 
-        halves = _halves(oracle, x, sample)
         state, passes = refresh(oracle, state, on_all_data, draw.k)
-        estimates, noise = correct_estimates(state.estimates, _mean(halves), state.noise, _variances(halves), draw.k)
-        state = state._replace(estimates=Estimates(*estimates), noise=noise)
-        return state, halves, passes.cost(oracle, sample, 2 if oracle.stochastic_constraints else 3)
+        cost = passes.cost(oracle, sample, 2 if oracle.stochastic_constraints else 3)
+        return state, _halves(oracle, x, sample), cost
+
+    def _remembered(self, state: State) -> Float[Array, ""]:
+        gradient, _, jacobian = state.noise
+        return jnp.maximum(gradient.remembered, jnp.max(jacobian.remembered, initial=0.0))
 
     def _model(self, oracle: Oracle, state: State, here: Estimates, sample: Sample) -> DenseModel:
         """Return the model around x from the estimates."""
@@ -123,16 +125,26 @@ class AdaptivePenalty(SelfTunedPenalty):
         (v, h, J), step = state.estimates, trial.x - state.x
         there = _halves(oracle, trial.x, draw.samples["step"])
         changes = jax.tree.map(jnp.subtract, there, here)
-        after = _carried_over(oracle, state.estimates, step, here, there)
+        bend = changes.value - here.jacobian @ step
+        rows = h + J @ step + _mean(bend) if oracle.stochastic_constraints else _mean(there.value)
         lagrangian = changes.gradient + jnp.einsum("m,hmn->hn", trial.multipliers, changes.jacobian)
-        products = _products(v, step, _mean(changes).gradient, lagrangian[0] - lagrangian[1])
+        products = _products(v, step, _mean(changes.gradient), lagrangian[0] - lagrangian[1])
         (gradient_sq, slope), (step_sq, curving), change_sq = products[0, :2], products[1, 1:3], products[2, 2]
-        actual = actual_reduction(trial.penalty, h, after.value, oracle.rows, slope, curving)
-        row_sq = jnp.sum(_mean(there).jacobian ** 2, axis=1)
+        actual = actual_reduction(trial.penalty, h, rows, oracle.rows, slope, curving)
+        row_sq = jnp.sum(_mean(there.jacobian) ** 2, axis=1)
         finite = jnp.isfinite(actual + change_sq + jnp.sum(row_sq))
-        variances = 0.25 * products[3, 3], variance_from_halves(changes.jacobian)
-        stayed, moved = _noise_after(state.noise, variances, step_sq, finite & (step_sq > 0), draw.k)
-        largest = jnp.maximum(state.largest_row_norm, jnp.sqrt(row_sq))
+        passes = full_pass_period(oracle) is not None
+        of_bend = variance_from_halves(bend) + state.noise[2].error * step_sq
+        of_rows = of_bend if passes else variance_from_halves(changes.value)
+        weight = least_weight(draw.k, passes)
+        variances = 0.25 * products[3, 3], of_rows, variance_from_halves(changes.jacobian)
+        stayed, moved = noise_after(state.noise, variances, step_sq, finite & (step_sq > 0), weight)
+        end = state._replace(
+            x=trial.x,
+            estimates=_carried_over(oracle, state.estimates, rows, changes, there),
+            noise=moved,
+            largest_row_norm=jnp.maximum(state.largest_row_norm, jnp.sqrt(row_sq)),
+        )
         return Outcome(
             actual,
             finite,
@@ -142,9 +154,23 @@ class AdaptivePenalty(SelfTunedPenalty):
             row_norm=jnp.linalg.norm(J, axis=1),
             lagrangian_change=0.5 * (lagrangian[0] + lagrangian[1]),
             violated=beyond_noise(h, oracle.rows, _value_variance(state)),
-            moved=state._replace(x=trial.x, estimates=after, noise=moved, largest_row_norm=largest),
-            stayed=state._replace(noise=stayed),
+            moved=End(end, gains(state.noise, step_sq), _mean(there), _variances(there)),
+            stayed=End(state._replace(noise=stayed), gains(state.noise), _mean(here), _variances(here)),
         )
+
+
+def _carried_over(
+    oracle: Oracle, estimates: Estimates, rows: Float[Array, " rows"], changes: Estimates, there: Estimates
+) -> Estimates:
+    """Return the estimates at the end of a step: changed as the sample changes, or exact where nothing is sampled.
+
+    Between full passes, which make Ĵ exact, ĥ changes as Ĵ and the bend of the sample's rows say; without them as the sample
+    alone says, because the errors of Ĵ would add up: the same errors choose the steps.
+    """
+    (v, h, J), (change, jump, turn) = estimates, _mean(changes)
+    if not oracle.stochastic_constraints:
+        return Estimates(v + change, rows, _mean(there.jacobian))
+    return Estimates(v + change, h + jump if full_pass_period(oracle) is None else rows, J + turn)
 
 
 def _on_sample(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> tuple[Float[Array, ""], Estimates]:
@@ -164,7 +190,7 @@ def _twice(estimates: Estimates) -> Estimates:
     return jax.tree.map(lambda a: jnp.stack([a, a]), estimates)
 
 
-def _mean(halves: Estimates) -> Estimates:
+def _mean(halves: Any) -> Any:
     return jax.tree.map(lambda a: 0.5 * (a[0] + a[1]), halves)
 
 
@@ -172,41 +198,13 @@ def _variances(halves: Estimates) -> Estimates:
     """Return the variances of the sample's gradient, rows and Jacobian."""
     vectors = jnp.concatenate([halves.gradient[:, None], halves.jacobian], axis=1)
     squares = 0.25 * jnp.sum((vectors[0] - vectors[1]) ** 2, axis=1)
-    return Estimates(squares[0], variance_from_halves(halves.value), jnp.sum(squares[1:]))
-
-
-def _carried_over(
-    oracle: Oracle, estimates: Estimates, step: Float[Array, " n"], here: Estimates, there: Estimates
-) -> Estimates:
-    """Return the estimates at the end of a step: changed as the sample changes, or exact where nothing is sampled."""
-    (v, h, J), changes = estimates, jax.tree.map(jnp.subtract, there, here)
-    (_, old_h, old_J), (_, new_h, new_J), (change, _, turn) = (_mean(a) for a in (here, there, changes))
-    if not oracle.stochastic_constraints:
-        return Estimates(v + change, new_h, new_J)
-    return Estimates(v + change, h + (J - old_J) @ step + new_h - old_h, J + turn)
-
-
-def _noise_after(
-    noise: tuple[Noise, Noise, Noise],
-    variances: tuple[Array, Array],
-    step_sq: Float[Array, ""],
-    known: Bool[Array, ""],
-    k: Int[Array, ""],
-) -> tuple[tuple[Noise, Noise, Noise], tuple[Noise, Noise, Noise]]:
-    """Return the noise at x and at the end of a step, given the `variances` of the changes of ∇L and J where `known`."""
-    gradient, value, jacobian = noise
-    error = value.error + jacobian.error * step_sq
-    gradient, jacobian = (
-        n.with_change(variance, step_sq, known, k) for n, variance in zip((gradient, jacobian), variances, strict=True)
-    )
-    after = gradient.after_step(step_sq), value._replace(error=error), jacobian.after_step(step_sq)
-    return (gradient, value, jacobian), after
+    return Estimates(squares[0], variance_from_halves(halves.value), squares[1:])
 
 
 def _value_variance(state: State) -> Float[Array, ""]:
     """Return the variance of ĥ, with that of Ĵ over a distance of ‖x‖."""
     _, value, jacobian = state.noise
-    return value.error + jacobian.error * jnp.sum(state.x**2)
+    return jnp.sum(value.error + jacobian.error * jnp.sum(state.x**2))
 
 
 def _products(*vectors: Float[Array, " n"]) -> Float[Array, "k k"]:

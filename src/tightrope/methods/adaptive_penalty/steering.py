@@ -9,6 +9,10 @@ are raised, to a common level. So rows that exclude each other end with equal sc
 violations; raised each from its own level, they would take turns forever. Violations are added up in units of the rows'
 gradients: weighted by the penalties instead, a violation moved to a row with a low penalty would count as progress.
 
+‖∇h_i‖ is the largest so far, in both. If penalties were equal in other units than those in which violations are added up, the
+restoration step would gain by moving violation from one row to another where the model's step, with equal penalties, does
+not: penalties of rows that compete would be raised forever, all alike and to no effect.
+
 Where no step leads nearer to the constraints, no penalty is raised. This is so if the restoration step removes next to
 nothing of the linearized violation; or if the model's step removes next to nothing, and the rows themselves, evaluated
 after parts of the restoration step, show no progress either.
@@ -175,11 +179,11 @@ def raise_penalties(
     rounding = violation.weights @ jnp.where(violation.before > 0, violation.rounding, 0.0)
     raisable = (removed < min_share * possible - rounding) & step.solved & ~no_descent
     at_limit = raisable & (jnp.abs(step.multipliers) >= penalty) & (model.row_norm > 0)
-    scaled = penalty * model.row_norm
+    scaled = penalty / violation.weights
     level = RAISE_FACTOR * jnp.min(jnp.where(at_limit, scaled, jnp.inf))
     raised = at_limit & (scaled < level)
     steering = Steering(
-        penalty=jnp.where(raised, level / positive_or_one(model.row_norm), penalty),
+        penalty=jnp.where(raised, level * violation.weights, penalty),
         multipliers=step.multipliers,
         no_feasible_descent=no_descent,
         extra_evaluations=search.steering.extra_evaluations + jnp.where(doubtful, len(restoration_parts(model)), 0),
