@@ -34,7 +34,7 @@ LEAST_DECAY = 0.02
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """A forecast by `plan`, good to an order of magnitude.
+    """A forecast by `plan`, good to an order of magnitude at best.
 
     Attributes:
         method: the method's name.
@@ -75,7 +75,7 @@ class Plan:
             rows.append(("worst case", ", ".join(f"{name} {_about(value)}" for name, value in self.bound.items())))
         width = max(len(label) for label, _ in rows)
         lines = [f"  {label.ljust(width)}  {value}" for label, value in rows]
-        end = "  This is a forecast to an order of magnitude, not a promise."
+        end = "  This is a forecast, good to an order of magnitude at best, and not a promise."
         return "\n".join(["Tightrope plan", *lines, end])
 
     __repr__ = __str__
