@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from ...methods import ExactPenalty, InexactALM, LinearizedPenalty, Method, TwoPhaseMomentum
 
@@ -11,7 +12,7 @@ from ...methods import ExactPenalty, InexactALM, LinearizedPenalty, Method, TwoP
 
 EQUATIONS, DRAWS = 10, 1000
 SAMPLES, SEEDS = 20_000, 5
-PAPER = {
+PAPER: dict[str, Any] = {
     "penalty": 1.0,
     "penalty_growth": 1.2,
     "normal_fraction": 0.8,
@@ -36,7 +37,7 @@ PERIODS, RESTARTS, LOOP = (10, 20, 50), (1, 2, 4), 5
 # The library's estimates at the start on bank-full, rounded; stored so that both data sets have the same numbers.
 SMOOTHNESS, PENALTY_SMOOTHNESS, JACOBIAN_SMOOTHNESS = 3.0, 1.5e4, 2.0
 """L_f, L_c and L_J: Lipschitz constants of ∇F, of the gradient of ½‖c‖² and of the Jacobian."""
-RADII = {"gradient_radius": 18.0, "value_radius": 3e3, "jacobian_radius": 3e3}
+RADII: dict[str, Any] = {"gradient_radius": 18.0, "value_radius": 3e3, "jacobian_radius": 3e3}
 DUAL_STEP, MAX_DUAL_STEP = 1.7e-3, 0.07
 """γ of the sign steps, and the bound on Stoc-iALM's multiplier steps."""
 
