@@ -24,9 +24,9 @@ METHODS = {
 
 
 @cache
-def averages(name):
+def averages(name, steps=STEPS):
     """H(x̄) and F(x̄) − F* of every seed. H is linear, so H(x̄) is the mean of H over the iterates: the average violation."""
-    found = at_horizons(CASE, METHODS[name], [STEPS], SEEDS)
+    found = at_horizons(CASE, METHODS[name], [steps], SEEDS)
     return found["output_violation"].to_numpy(), found["gap"].to_numpy()
 
 
@@ -47,10 +47,9 @@ def test_that_of_drift_plus_penalty_is_not():
     assert mean - half_width > 0.0
 
 
-@pytest.mark.parametrize(("name", "rate"), [("ConservativeSaddle", 0.5), ("DriftPlusPenalty", 0.5)])
-def test_both_come_to_the_optimum_at_the_rate_of_their_theorems(name, rate):
-    """|F(x̄) − F*| ≤ M D K^(-1/2), with D the distance from the start to the solution and M the gradient's norm there."""
-    target = problems.TARGET
-    away = np.linalg.norm(target - (target.sum() - 1.0) / target.size - target)
-    steepness = (1.0 + problems.SPREAD) * away
-    assert abs(averages(name)[1].mean()) <= max(1.0, steepness * away) * STEPS**-rate
+@pytest.mark.parametrize("name", ["ConservativeSaddle", "DriftPlusPenalty"])
+def test_violation_and_gap_fall_at_the_rate_of_their_theorems(name):
+    """|H(x̄)| and |F(x̄) − F*| are of order K^(-1/2). Over 32 seeds the exponent of their means has a standard error of 0.04."""
+    for early, late in zip(averages(name, STEPS // 16), averages(name), strict=True):
+        exponent = np.log(abs(late.mean()) / abs(early.mean())) / np.log(16)
+        assert exponent <= -0.5 + 0.12

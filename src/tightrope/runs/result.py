@@ -89,9 +89,8 @@ class Result:
             function that returns a scalar, an array for one that returns a vector, even of length 1.
         success: whether x is certified feasible, stationary and near the optimum, at the tolerances of `stop`.
         status: why the run ended: 'converged' (`stop` was met, or the iterates are at rounding level), 'budget',
-            'interrupted' or 'diverged'. If the budget ran
-            out it may also be what the method or the history found: 'converged' (the method's own test), 'infeasible' or
-            'unbounded'.
+            'interrupted' or 'diverged'. If the budget ran out it may also be what the method or the history found:
+            'converged' (the method's own test), 'infeasible' or 'unbounded'.
         message: the status in words, with what to do next.
         steps: the number of steps taken.
         samples: the number of examples that the method drew.
@@ -110,7 +109,7 @@ class Result:
         >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
         >>> result = tr.solve(problem, jnp.zeros(2), steps=500)
         >>> result.status, sorted(result.multipliers)
-        ('budget', ['budget'])
+        ('converged', ['budget'])
     """
 
     x: PyTree[Any]

@@ -20,7 +20,8 @@ class InTurn:
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
-        >>> problem, ssg = tr.Problem(lambda x: x @ x, tr.at_most(jnp.sum, 1.0)), tr.methods.SwitchingSubgradient()
+        >>> ssg = tr.methods.SwitchingSubgradient()
+        >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0))
         >>> turns = InTurn(lambda: (problem, jnp.ones(2)), {"SSG": ssg}, steps=10, rounds=2)
         >>> turns.of_entry(Entry("SSG", (ssg,)))["step"].tolist()
         [2, 4, 6, 8, 10, 2, 4, 6, 8, 10]
