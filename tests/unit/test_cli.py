@@ -335,9 +335,9 @@ def test_reproduce_prints_the_claims_and_where_the_report_is(monkeypatch, tmp_pa
 
     monkeypatch.setattr(running, "run_experiment", made)
     answer = call("reproduce", "rates", "--quick", "--out", tmp_path)
-    assert re.search(r"a is lower +a: 1 +yes", answer.stdout)
-    assert re.search(r"b is lower +2 +no", answer.stdout)
-    assert "1 of 2 claims hold. The quick version is too short" in answer.stdout
+    assert re.search(r"a is lower +as printed +a: 1 +yes", answer.stdout)
+    assert re.search(r"b is lower +as printed +2 +no", answer.stdout)
+    assert "1 of 2 claims hold as printed, 1 does not. The quick version is too short" in answer.stdout
     assert "report.html" in answer.stdout
 
 

@@ -86,6 +86,8 @@ def test_claims_are_in_checks_json(done):
         "measured": {"records": 24.0},
         "holds": True,
         "detail": "counted",
+        "basis": "as printed",
+        "why": "",
     }
     assert (written["experiment"], written["quick"]) == ("test", False)
     assert written["versions"]["jax"]
@@ -355,8 +357,9 @@ def test_committed_checks_are_of_full_runs_and_say_how_they_were_measured():
         assert (written["experiment"], written["quick"]) == (name, False)
         assert written["checks"]
         for check in written["checks"]:
-            assert set(check) == {"claim", "measured", "holds", "detail"}
+            assert set(check) == {"claim", "measured", "holds", "detail", "basis", "why"}
             assert check["detail"]
+            assert bool(check["why"]) is not check["holds"]
             assert isinstance(check["holds"], bool)
 
 

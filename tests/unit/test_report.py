@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import tightrope as tr
-from tightrope.experiments import report, summary
+from tightrope.experiments import report, summary, verdicts
 from tightrope.experiments.base import COLUMNS, Check, Entry, Experiment, Part
 from tightrope.experiments.outcome import Outcome
 
@@ -211,7 +211,11 @@ def test_the_switch_and_the_legend_work_from_the_keyboard(page):
 def test_verdicts_are_in_words(page):
     cells = [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "td[data-title=holds]")]
     assert cells == ["yes", "no"]
-    assert "1 of 2 hold" in page.find_element(By.CSS_SELECTOR, "#claims ~ table caption").text
+    assert (
+        "1 of 2 claims hold as printed, 1 does not"
+        in page.find_element(By.CSS_SELECTOR, "#claims ~ table caption").text
+    )
+    assert [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "td[data-title=basis]")] == ["as printed"] * 2
 
 
 @pytest.mark.by_default("320", "1200")
@@ -287,15 +291,48 @@ def test_numbers_that_are_not_finite_are_left_out_of_the_curves(tmp_path):
     assert len(stationarity["curves"][1]["mean"]) == 8
 
 
-def test_the_summary_lists_every_claim_and_explains_those_that_do_not_hold():
+def summarized(*checks: Check) -> str:
     experiment = Experiment("tiny", "A title", "paper 0", "", lambda quick: [], lambda runs: [])
-    checks = [
-        {"claim": "a | b", "measured": 1234.5, "holds": True, "detail": "fine"},
-        {"claim": "c", "measured": [0.1, 0.2], "holds": False, "detail": "tried all"},
+    report = {"versions": {"jax": "1"}, "seconds": 12, "checks": [asdict(check) for check in checks]}
+    return summary.markdown_summary({"tiny": (experiment, report)})
+
+
+def test_the_summary_lists_every_claim_with_its_basis_and_explains_those_that_do_not_hold():
+    text = summarized(
+        Check("a | b", 1234.5, True, "by counting", why="not needed"),
+        Check("c", [0.1, 0.2], False, "by counting", basis="tuned", why="too short"),
+    )
+    assert "| a \\| b | as printed | 1,234 | yes |" in text
+    assert "| c | tuned | 0.1, 0.2 | **no** |" in text
+    assert "- c (tuned). too short" in text
+    assert "not needed" not in text
+    assert "by counting" not in text
+
+
+def test_the_summary_gives_a_reason_once():
+    text = summarized(*(Check(claim, 0, False, basis="ours", why="the same reason") for claim in ("a", "b")))
+    assert "- a (ours); b (ours). the same reason" in text
+    assert text.count("the same reason") == 1
+
+
+def test_each_claim_of_a_paper_is_counted_once_and_ours_not_at_all():
+    found = [
+        Check("holds as printed", 0, True),
+        Check("holds as printed", 0, False, basis="tuned"),
+        Check("holds tuned", 0, False),
+        Check("holds tuned", 0, True, basis="tuned"),
+        Check("never holds", 0, False),
+        Check("never holds", 0, False, basis="tuned"),
+        Check("never tried as printed", 0, False, basis="tuned"),
+        Check("ours", 0, True, basis="ours"),
+        Check("ours, too", 0, False, basis="ours"),
     ]
-    text = summary.markdown_summary({"tiny": (experiment, {"versions": {"jax": "1"}, "seconds": 12, "checks": checks})})
-    assert "1 of 2 claims hold" in text
-    assert "| a \\| b | 1,234 | yes |" in text
-    assert "| c | 0.1, 0.2 | **no** |" in text
-    assert "- c: tried all" in text
-    assert "fine" not in text
+    assert verdicts.tally(found) == verdicts.Tally(printed=1, tuned=1, failed=2, ours=2, ours_held=1)
+    assert "| tiny | 4 | 1 | 1 | 2 | 2 (1) |\n| **all** | 4 | 1 | 1 | 2 | 2 (1) |" in summarized(*found)
+    sentence = "1 of 4 claims hold as printed, 1 only with tuned constants, 2 do not. Of 2 checks of our own, 1 holds."
+    assert sentence in summarized(*found)
+
+
+def test_an_unknown_basis_is_refused():
+    with pytest.raises(ValueError, match="basis must be one of"):
+        Check("a", 0, True, basis="guessed")  # pyright: ignore[reportArgumentType]

@@ -68,14 +68,14 @@ def reproduce_experiment(
 
 def _show_claims(outcome: Outcome) -> None:
     from ..experiments.formatting import in_words
+    from ..experiments.verdicts import tally
 
-    claims = table("claim", "measured", "holds")
+    claims = table("claim", "basis", "measured", "holds")
     for check in outcome.checks:
-        claims.add_row(check.claim, in_words(check.measured), "yes" if check.holds else "no")
+        claims.add_row(check.claim, check.basis, in_words(check.measured), "yes" if check.holds else "no")
     show(claims)
-    held = sum(check.holds for check in outcome.checks)
     short = " The quick version is too short to judge them." * outcome.quick
-    typer.echo(f"{held} of {len(outcome.checks)} claims hold.{short}\nThe report is {outcome.folder / 'report.html'}")
+    typer.echo(f"{tally(outcome.checks)}{short}\nThe report is {outcome.folder / 'report.html'}")
 
 
 def _table_of(experiments: Iterable[Experiment]) -> Table:

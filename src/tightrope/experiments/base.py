@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pandas as pd
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Score = float | tuple[float, ...]
+Basis = Literal["as printed", "tuned", "ours"]
 
 
 def final_objective(run: pd.DataFrame) -> Score:
@@ -128,20 +129,32 @@ class Check:
     """A claim and its verdict.
 
     Args:
-        claim: the claim in words.
+        claim: the claim in words; a paper's claim that is checked on two bases has the same words on both.
         measured: the measurements: anything that JSON can store.
         holds: whether the claim holds.
-        detail: how it was measured; if it does not hold, what was tried.
+        detail: how it was measured.
+        basis: 'as printed' (the paper's constants or grids, iterations and measure, as far as it states them), 'tuned'
+            (constants that we tuned, the way the paper says it tuned its own) or 'ours' (an extension or a measure of ours:
+            reported, not counted).
+        why: if it does not hold, the reason and what holds instead; dropped if it holds.
 
     Example:
-        >>> Check("x is lower than y", {"x": 1.0, "y": 2.0}, holds=True).holds
-        True
+        >>> Check("x is lower than y", {"x": 1.0, "y": 2.0}, holds=True, why="x is higher")
+        Check(claim='x is lower than y', measured={'x': 1.0, 'y': 2.0}, holds=True, detail='', basis='as printed', why='')
     """
 
     claim: str
     measured: Any
     holds: bool
     detail: str = ""
+    basis: Basis = "as printed"
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.basis not in get_args(Basis):
+            raise ValueError(f"Check {self.claim!r}: basis must be one of {get_args(Basis)}, got {self.basis!r}")
+        if self.holds:
+            object.__setattr__(self, "why", "")
 
 
 @dataclass(frozen=True)

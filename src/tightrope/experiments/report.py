@@ -22,6 +22,7 @@ from .base import Column, Part
 from .entries import TUNING_SEED
 from .formatting import capitalized, in_lines, in_words, with_deviation
 from .outcome import Outcome
+from .verdicts import BASES, tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,9 +120,12 @@ def _claims(outcome: Outcome) -> str:
     checks = outcome.checks
     if not checks:
         return ""
-    rows = [(c.claim, in_lines(c.measured), "yes" if c.holds else "no", c.detail) for c in checks]
-    caption = f"{sum(c.holds for c in checks)} of {len(checks)} hold"
-    return _section("claims", "Claims", _table(caption, ("claim", "measured", "holds", "details"), rows))
+    rows = [
+        (c.claim, c.basis, in_lines(c.measured), "yes" if c.holds else "no", f"{c.detail} {c.why}".strip())
+        for c in checks
+    ]
+    titles = ("claim", "basis", "measured", "holds", "details")
+    return _section("claims", "Claims", f"<p>{_escape(BASES)}</p>\n{_table(str(tally(checks)), titles, rows)}")
 
 
 def _curves(outcome: Outcome, number: int, name: str) -> dict[str, Any]:
