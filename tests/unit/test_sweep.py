@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -56,3 +57,15 @@ def test_the_best_is_feasible_where_any_run_is():
     found = tr.sweep(problem, jnp.zeros(2), grid, steps=2000, seeds=1)
     assert found.best().violation < 1e-2
     assert "2 runs" in repr(found)
+
+
+def test_runs_with_different_seeds_are_judged_on_different_samples():
+    """Shared samples would give all answers of a sweep the same error, which no spread over seeds shows."""
+    source = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 4)), batch_size=4)
+    problem = tr.Problem(lambda x, batch: jnp.mean((batch - x) ** 2), data=source)
+    swept = tr.sweep(problem, X0, "GradientDescentAscent", steps=20, seeds=[4, 2], record=10).results
+    alone = [tr.solve(problem, X0, "GradientDescentAscent", steps=20, seed=seed, record=10) for seed in (4, 2)]
+    for one, other in zip(swept, alone, strict=True):
+        assert np.allclose(one.history["objective"], other.history["objective"], rtol=1e-5)
+        assert one.output == other.output
+    assert swept[0].history["objective"][0] != swept[1].history["objective"][0]  # at x0, on two samples

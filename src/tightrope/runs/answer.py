@@ -23,7 +23,7 @@ from ..problems.data import Source
 from .fitting import Fitted
 from .loop import one_lane, one_method
 from .options import Stop, missing
-from .recording import Recorder, by_lane
+from .recording import Recorder, by_lane, by_seed
 from .result import History, Result, Status
 from .run import Run
 from .stepper import StepperState
@@ -80,7 +80,7 @@ def answers(
     }
     if np.array_equal(points["method"], points["last"]):
         del points["last"]
-    evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds[0], attempt)
+    evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds, attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
     confidence = 1.0 - 0.05 / (attempt * (attempt + 1) if attempt else 1)
     results = []
@@ -115,17 +115,23 @@ def answers(
 
 
 def evaluate_candidates(
-    fitted: Fitted, points: list[Float[np.ndarray, "lanes n"]], *seeds: int
+    fitted: Fitted, points: list[Float[np.ndarray, "lanes n"]], seeds: list[int], attempt: int = 0
 ) -> tuple[list[list[list[Evaluation]]], bool]:
-    """For every sample and every lane the evaluation of each point, and whether the only sample is all data."""
+    """For every sample and every lane the evaluation of each point, and whether the only sample is all data.
+
+    Lanes with different seeds are evaluated on different samples: runs that share one share its error.
+    """
     problem, original, start = fitted.problem, fitted.original, fitted.parameters.start
     if all(map(passed_in_full, original.sources)):
         return [by_lane(lambda x: evaluate_exactly(problem, original, x, start), points)], True
     program = programs_for(problem, original).evaluate
 
     def on_fresh_sample(number: int) -> list[list[Evaluation]]:
-        oracle, sample = evaluation_data(original, 1 + number, *seeds)
-        return by_lane(lambda x: program((oracle.leaves(), sample), x, start, RECORD_PRODUCTS), points)
+        def evaluate(lanes: list[int], x: Float[np.ndarray, "points n"]) -> list[Evaluation]:
+            oracle, sample = evaluation_data(original, 1 + number, seeds[lanes[0]], attempt)
+            return program((oracle.leaves(), sample), x, start, RECORD_PRODUCTS)
+
+        return by_seed(seeds, evaluate, points)
 
     return [on_fresh_sample(number) for number in range(FRESH_SAMPLES)], False
 
@@ -142,7 +148,7 @@ def stepper_answer(fitted: Fitted, state: StepperState, data: Source | None, sto
     flat = {"method": state.method.output(state.state), "last": state.state.x, "average": state.average}
     points = {name: np.asarray(x)[: fitted.parameters.size] for name, x in flat.items()}
     listed = [np.asarray(fitted.parameters.start), *points.values()]
-    evaluated, exact = evaluate_candidates(fitted, [x[None] for x in listed], 0)
+    evaluated, exact = evaluate_candidates(fitted, [x[None] for x in listed], [0])
     samples = [lane[1:] for (lane,) in evaluated]
     weights = np.max([np.abs(e.multipliers) for e in samples[0]], axis=0)
     candidates = Candidates(points, samples, exact, weights, float(evaluated[0][0][0].objective))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -53,8 +54,8 @@ class Recorder:
 
     Data that can be passed over in full are passed over at as many records as their steps pay for (`PASS_SHARE`), and at the
     last one. At the others, values on a sample are corrected by their error at the last full pass, so what is left of
-    it is the error of the difference between two iterates. Endless data are evaluated on one sample per run; no answer is
-    chosen on it alone.
+    it is the error of the difference between two iterates. Endless data are evaluated on one sample per seed, so that runs with
+    different seeds are independent; no answer is chosen on it alone.
 
     Attributes:
         histories: for every lane the columns of its history.
@@ -69,8 +70,9 @@ class Recorder:
         waiting: points of the last chunk that are not recorded yet; until then the run is not in a state to be saved.
     """
 
-    def __init__(self, fitted: Fitted, record: Record, stop: Stop, lanes: int, seed: int = 0):
-        self._fitted, self._record, self._stop, self._seed = fitted, record, stop, seed
+    def __init__(self, fitted: Fitted, record: Record, stop: Stop, seeds: list[int]):
+        self._fitted, self._record, self._stop, lanes = fitted, record, stop, len(seeds)
+        self._seeds = seeds[:1] * lanes if all(map(passed_in_full, fitted.original.sources)) else seeds
         size, dtype = fitted.original.rows.raw_size, fitted.parameters.dtype
         self._slices = fitted.original.slices()
         self.histories: list[dict[str, list[float]]] = [{} for _ in range(lanes)]
@@ -89,7 +91,7 @@ class Recorder:
         self.resting = [0] * lanes
         self.rest_step: int | None = None
         self.waiting = 0
-        self._evaluation: tuple[Any, Any, Any] | None = None
+        self._samples: dict[int, tuple[Any, Any, Any]] = {}
 
     # ------------------------------------------------------------------ records
 
@@ -112,12 +114,18 @@ class Recorder:
     def _evaluate_stretch(self, stretch: list[RecordPoint]) -> list[list[Evaluation]]:
         """For every lane the evaluation of iterate and average at each point; the last point on all data, if that pays."""
         fitted = self._fitted
-        oracle, leaves, sample = self._sample_of_records()
         vectors = [vector for point in stretch for vector in (point.x, point.average)]
-        shifts = np.repeat(self._shifts, len(vectors), axis=0)
-        program, start = programs_for(fitted.problem, oracle).evaluate, fitted.parameters.start
-        evaluated = by_lane(lambda x: program((leaves, sample), x, start, RECORD_PRODUCTS, shifts), vectors)
-        self.exact = all(isinstance(s, Dataset) and s.size <= EVALUATION_EXAMPLES for s in oracle.sources)
+        start = fitted.parameters.start
+
+        def evaluate(lanes: list[int], x: Float[np.ndarray, "points n"]) -> list[Evaluation]:
+            oracle, leaves, sample = self._sample_of_records(lanes[0])
+            shifts = np.repeat(self._shifts[lanes], len(vectors), axis=0)
+            program = programs_for(fitted.problem, oracle).evaluate
+            return program((leaves, sample), x, start, RECORD_PRODUCTS, shifts)
+
+        evaluated = by_seed(self._seeds, evaluate, vectors)
+        sources = fitted.original.sources
+        self.exact = all(isinstance(s, Dataset) and s.size <= EVALUATION_EXAMPLES for s in sources)
         if self._pass_pays(stretch[-1]):
             passed = by_lane(lambda x: evaluate_exactly(fitted.problem, fitted.original, x, start), vectors[-2:])
             for lane, (found, exactly) in enumerate(zip(evaluated, passed, strict=True)):
@@ -145,11 +153,12 @@ class Recorder:
         """The iterate as the user's functions take it."""
         return self._fitted.parameters.unravel(jnp.asarray(point.x[lane]))
 
-    def _sample_of_records(self) -> tuple[Any, Any, Any]:
-        if self._evaluation is None:
-            oracle, sample = evaluation_data(self._fitted.original, self._seed)
-            self._evaluation = oracle, oracle.leaves(), sample
-        return self._evaluation
+    def _sample_of_records(self, lane: int) -> tuple[Any, Any, Any]:
+        seed = self._seeds[lane]
+        if seed not in self._samples:
+            oracle, sample = evaluation_data(self._fitted.original, seed)
+            self._samples[seed] = oracle, oracle.leaves(), sample
+        return self._samples[seed]
 
     def _record_lane(self, point: RecordPoint, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
         self._note_rest(lane, iterate)
@@ -215,7 +224,7 @@ class Recorder:
         if self._record.data is not None:
             batch = self._record.data.arrays
         elif source is not None:
-            oracle, _, sample = self._sample_of_records()
+            oracle, _, sample = self._sample_of_records(lane)
             batch = source.batch(oracle.data[0], sample[0])
         return {name: float(fn(params, batch)) for name, fn in self._record.metrics.items()}
 
@@ -292,3 +301,18 @@ def by_lane(evaluate: Evaluate, candidates: list[Float[np.ndarray, "lanes n"]]) 
     """For every lane the evaluation of each candidate."""
     found = evaluate(np.stack(candidates, axis=1).reshape(-1, candidates[0].shape[1]))
     return [found[i : i + len(candidates)] for i in range(0, len(found), len(candidates))]
+
+
+def by_seed(
+    seeds: list[int],
+    evaluate: Callable[[list[int], Float[np.ndarray, "points n"]], list[Evaluation]],
+    candidates: list[Float[np.ndarray, "lanes n"]],
+) -> list[list[Evaluation]]:
+    """For every lane the evaluation of each candidate, where `evaluate` takes the lanes of one seed and their points."""
+    found: list[list[Evaluation]] = [[] for _ in seeds]
+    for seed in set(seeds):
+        lanes = [lane for lane, own in enumerate(seeds) if own == seed]
+        evaluated = by_lane(partial(evaluate, lanes), [points[lanes] for points in candidates])
+        for lane, evaluations in zip(lanes, evaluated, strict=True):
+            found[lane] = evaluations
+    return found

@@ -77,7 +77,7 @@ def solve(
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
-    recorder = Recorder(fitted, record, stop or Stop(), 1, seed)
+    recorder = Recorder(fitted, record, stop or Stop(), [seed])
     with _store(checkpoint, fitted, record, seed) as store:
         x, projected = first_point(fitted)
         run = start_run(fitted, x, [seed], record.every)

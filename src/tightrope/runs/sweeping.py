@@ -112,7 +112,7 @@ def sweep(
     for group in _groups(settings):
         lanes = _as_lanes([settings[i] for i in group], len(listed))
         run = start_run(lanes, x, listed * len(group), record.every, lanes=True)
-        finish = Finish(run, Recorder(lanes, record, stop or Stop(), len(run.seeds), listed[0]), stop, [])
+        finish = Finish(run, Recorder(lanes, record, stop or Stop(), run.seeds), stop, [])
         ended = finish.answers(run_to_end(finish))
         for place, i in enumerate(group):
             results[i] = ended[place * len(listed) : (place + 1) * len(listed)]
