@@ -209,16 +209,24 @@ def test_parts_are_listed_without_reading_data(name, monkeypatch):
     assert len(available()[name].parts(False)) == 6
 
 
-def test_every_method_has_eight_settings_and_records_at_the_ends_of_inner_loops():
+def test_every_method_has_eight_settings_with_the_papers_inner_steps():
     for module, inner, modulus, weight in ((config, 100, 0.5, 1.0), (parity_config, 600, 3.0, 3.0)):
         grids = module.grids(modulus)
         assert {len(grid) for grid in grids.values()} == {8}
         for label in (config.IPP_SSG, config.IPP_CONEX):
             assert {(m.proximal_weight, m.inner_steps) for m in grids[label]} == {(weight, inner)}
             assert len(set(map(repr, grids[label]))) == 8
-        for size in (module.FULL, module.QUICK):
-            assert size.steps % size.records == 0
-            assert size.steps // size.records % inner == 0  # at the ends of inner loops
+    for label in (parity_config.SMALL_IPP_SSG, parity_config.SMALL_IPP_CONEX):
+        assert {(m.proximal_weight, m.inner_steps) for m in grids[label]} == {(2.0, 600)}
+
+
+@pytest.mark.parametrize(("module", "steps", "every"), [(config, 5_000, 10), (parity_config, 50_000, 100)])
+def test_runs_have_the_papers_length_and_near_stationarity_at_some_records(module, steps, every):
+    assert module.FULL.steps == steps
+    for size in (module.FULL, module.QUICK):
+        assert size.steps % size.records == 0
+        assert {0, size.records} <= set(size.near) <= set(range(size.records + 1))
+    assert module.FULL.steps // module.FULL.records == every
 
 
 # ---- near-stationarity -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from tightrope.experiments.demographic_parity import claims as parity_claims
 from tightrope.experiments.demographic_parity import config as parity_config
 from tightrope.experiments.roc_fairness import claims, config
+from tightrope.experiments.roc_fairness.near import AtRecords
 
 
 def curves(**entries: dict[str, list[float]]) -> pd.DataFrame:
@@ -56,33 +57,59 @@ def test_a_setting_that_is_not_nearly_feasible_scores_worse_than_any_that_is():
     assert claims.score(near) < claims.score(far)
 
 
-def test_speed_is_the_iterations_to_most_of_the_common_decrease():
-    frame = pd.concat(
+def speeds(ssg: str, *others: str) -> pd.DataFrame:
+    """SSG needs 85.5, the others 171 and 155 iterations to 95% of the common decrease: the level is 1 − 0.95 · 0.9 = 0.145."""
+    values = dict(zip((ssg, *others), ([1.0, 0.0, -1.0], [1.0, 0.5, 0.0], [1.0, 0.2, 0.1]), strict=True))
+    return pd.concat(
         [
-            pd.DataFrame({"entry": label, "step": [0, 100, 200], "objective": values, "excess": 0.0})
-            for label, values in {
-                parity_config.SSG: [1.0, 0.0, -1.0],
-                config.IPP_SSG: [1.0, 0.5, 0.0],
-                config.IPP_CONEX: [1.0, 0.2, 0.1],
-            }.items()
+            pd.DataFrame({"entry": label, "step": [0, 100, 200], "objective": each, "excess": 0.0})
+            for label, each in values.items()
         ]
     )
-    needed = parity_claims.iterations(frame, "objective")  # the level is 1 − 0.95 · 0.9 = 0.145
-    assert needed[parity_config.SSG] == pytest.approx(85.5)
-    assert needed[config.IPP_SSG] == pytest.approx(171.0)
-    assert needed[config.IPP_CONEX] == pytest.approx(155.0)
-    assert parity_claims.faster("bank", frame, "objective").holds
-    quicker = frame.assign(
-        objective=np.where(frame["entry"] == parity_config.SSG, frame["objective"] * 3 - 2, frame["objective"])
-    )
-    assert not parity_claims.faster("bank", quicker, "objective").holds
+
+
+def test_speed_is_the_iterations_to_most_of_the_common_decrease():
+    frame = speeds(config.SSG, config.IPP_SSG, config.IPP_CONEX)
+    expected = {config.SSG: 85.5, config.IPP_SSG: 171.0, config.IPP_CONEX: 155.0}
+    assert claims.iterations(frame, "objective") == pytest.approx(expected)
+    between = frame[frame["entry"] == config.SSG].assign(step=[50, 150, 250], objective=np.nan)
+    assert claims.iterations(pd.concat([frame, between]), "objective") == pytest.approx(expected)
+
+
+def test_the_fastest_needs_the_fewest_iterations_among_nearly_feasible_methods():
+    assert claims.fastest("bank", speeds(config.SSG, config.IPP_SSG, config.IPP_CONEX), "objective").holds
+    slower = speeds(config.IPP_SSG, config.SSG, config.IPP_CONEX)
+    assert not claims.fastest("bank", slower, "objective").holds
+    far = slower.assign(excess=np.where(slower["entry"] == config.SSG, 0.0, 3.0))
+    alone = claims.fastest("bank", far, "objective")
+    assert alone.holds
+    assert set(alone.measured["iterations"]) == {config.SSG}
+
+
+def test_a_little_faster_is_at_most_twice_and_small_weights_are_ours():
+    frame = speeds(parity_config.SSG, config.IPP_SSG, config.IPP_CONEX)
+    assert parity_claims.a_little_faster("bank", frame, "objective").holds
+    ssg = frame["entry"] == parity_config.SSG
+    quicker = frame.assign(objective=np.where(ssg, frame["objective"] * 3 - 2, frame["objective"]))
+    check = parity_claims.a_little_faster("bank", quicker, "objective")
+    assert (check.holds, check.basis) == (False, "as printed")
+    small = speeds(parity_config.SSG, parity_config.SMALL_IPP_SSG, parity_config.SMALL_IPP_CONEX)
+    check = parity_claims.a_little_faster_than_small_weights("bank", small, "objective")
+    assert (check.holds, check.basis) == (True, "ours")
+
+
+def test_a_rare_metric_is_evaluated_at_its_records_alone():
+    seen = []
+    rare = AtRecords(lambda x, _: seen.append(x) or x, {0, 3})
+    assert [rare(float(x), None) for x in range(5)] == pytest.approx([0.0, np.nan, np.nan, 3.0, np.nan], nan_ok=True)
+    assert seen == [0.0, 3.0]
 
 
 @pytest.mark.parametrize(("time", "holds"), [(5.0, True), (3.0, False), (8.0, False)])
-def test_about_half_is_between_one_and_two_thirds_of_the_time(time, holds):
-    entries = {config.SSG: time, config.IPP_CONEX: 10.0}
+def test_about_twice_is_between_one_and_two_thirds_of_the_time_for_every_other_method(time, holds):
+    entries = {config.SSG: time, config.IPP_SSG: 5.0, config.IPP_CONEX: 10.0}
     turns = pd.DataFrame([{"entry": e, "step": s, "microseconds": t} for e, t in entries.items() for s in (1, 2)])
     runs = pd.DataFrame([{"entry": e, "seconds": t} for e, t in entries.items()])
-    check = claims.about_half({"data": turns}, {"data": runs}, config.SSG, "why")
-    assert check.measured["alternating runs"]["data"][config.SSG] == time / 10
+    check = claims.about_twice({"data": turns}, {"data": runs}, (config.SSG, config.IPP_SSG), "why")
+    assert check.measured["time per step over that of IPP-ConEx"]["data"][config.SSG] == time / 10
     assert check.holds is holds

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from ...problems.constraints import at_most
 from ...problems.problem import Problem
-from ..roc_fairness.near import NearStationarity
+from ..roc_fairness.near import AtRecords, NearStationarity
 from ..roc_fairness.problem import excess, hinge_loss, smallest_hinge, split_data, unfairness
 from . import config
 
@@ -49,8 +49,9 @@ def metrics(label: str, examples: int) -> dict[str, Callable[[Any, Any], Any]]:
     return {"excess": excess(problem, slack)}
 
 
-def near_stationarity(label: str, examples: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """The near-stationarity ‖x̂ − x‖."""
+def near_stationarity(label: str, examples: int, *, records: tuple[int, ...]) -> dict[str, Callable[[Any, Any], Any]]:
+    """The near-stationarity ‖x̂ − x‖ at these records."""
     (problem, _, _), split = make(label, examples), split_data(config.DATA[label], examples)
     weight = config.NEAR_WEIGHT * max(config.modulus(split.modulus), 1.0)
-    return {"near_stationarity": NearStationarity(problem, weight, 2.0 * config.PENALTY, convex=False)}
+    near = NearStationarity(problem, weight, 2.0 * config.PENALTY, convex=False)
+    return {"near_stationarity": AtRecords(near, records)}

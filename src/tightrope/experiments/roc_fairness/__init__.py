@@ -11,7 +11,7 @@ A linear classifier x is made as fair as possible while its hinge loss stays wit
 largest gap over 400 thresholds between the positive rates of two groups (smoothed by a sigmoid), subject to L(x) ≤ L* + κ with
 κ = 0.001 L*, in a ball of radius 5 ‖x_ERM‖, starting at x_ERM. Groups: men and women (a9a), ages 25 to 60 or not (bank),
 caucasian or not (COMPAS). Every step evaluates all examples; nothing is random, so there is one run per method. Steps of IPP
-methods are inner steps, and records are taken at the ends of inner loops.
+methods are inner steps. Records are taken every 10 steps; the paper plots every step.
 
 As in the paper: 5,000 steps, 400 thresholds, 2:1 for loss and groups, 100 inner steps, ρ = β of (77), and the values of the
 grids. Reduced, for all methods alike: 3,000 examples of every data set, drawn with a fixed seed, and eight settings per method
@@ -20,7 +20,7 @@ grids. Reduced, for all methods alike: 3,000 examples of every data set, drawn w
 Chosen by us, where the paper is silent or for accuracy: x_ERM and L* come from the linear program, exactly, where the paper
 runs a subgradient method. The next center of IPP is the last inner iterate. Settings that end with a violation above 0.1 κ
 are not chosen. Near-stationarity ‖x̂ − x‖ has ρ̂ = 1.5 max{ρ, 1} and is computed by cutting planes in double precision at 51
-points, where the paper takes the last of 2500 SSG steps at 100 points. Runs are in float32.
+points, every 100 steps, where the paper takes the last of 2500 SSG steps at 100 points. Runs are in float32.
 
 The time per step is measured separately, with settings from the middle of the grids: 500 steps of each method in turn, seven
 times.

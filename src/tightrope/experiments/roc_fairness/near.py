@@ -11,6 +11,8 @@ in float32 the rounding of f alone moves x̂ by a hundredth of the measured dist
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -76,3 +78,25 @@ class NearStationarity:
             scales = Scales.of([linearize(here)], np.array([False]), bound, LENGTH, eps)
             moduli = WeakConvexity(self.modulus, np.array([0.0 if self.convex else self.weight]))
             return ProximalProblem(project, scales, self.weight, moduli).solve(linearize, here).step
+
+
+class AtRecords:
+    """A costly metric of a single run, evaluated at some of its records; nan at the others.
+
+    Args:
+        metric: the metric.
+        records: the numbers of the records at which it is evaluated; 0 is the start.
+
+    Example:
+        >>> norm = AtRecords(lambda x, batch: abs(x), {0, 2})
+        >>> [norm(x, None) for x in (1.0, 2.0, 3.0)]
+        [1.0, nan, 3.0]
+    """
+
+    def __init__(self, metric: Callable[[Any, Any], float], records: Collection[int]):
+        self.metric, self.records, self.seen = metric, frozenset(records), 0
+
+    def __call__(self, x: Any, batch: Any) -> float:
+        """The metric at the next record."""
+        self.seen += 1
+        return self.metric(x, batch) if self.seen - 1 in self.records else math.nan

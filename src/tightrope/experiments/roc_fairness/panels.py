@@ -51,7 +51,7 @@ def curves_and_times(
             seeds=1,
             records=size.records,
             metrics=metrics,
-            final_metrics=final_metrics,
+            final_metrics=partial(final_metrics, records=size.near),
             score=score,
             score_text=SCORE,
             lanes=1,

@@ -29,7 +29,7 @@ from ...domains import L2Ball
 from ...problems.constraints import at_most
 from ...problems.problem import Problem, cached_on_problem
 from . import config
-from .near import NearStationarity
+from .near import AtRecords, NearStationarity
 
 SLACK, LEAST = 0.001, 0.01
 """κ / L*, and a lower bound on the L* in κ: separable data have L* = 0."""
@@ -141,11 +141,14 @@ def metrics(name: str, examples: int, thresholds: int) -> dict[str, Callable[[An
     return {"excess": excess(problem, slack)}
 
 
-def near_stationarity(name: str, examples: int, thresholds: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """The near-stationarity ‖x̂ − x‖."""
+def near_stationarity(
+    name: str, examples: int, thresholds: int, *, records: tuple[int, ...]
+) -> dict[str, Callable[[Any, Any], Any]]:
+    """The near-stationarity ‖x̂ − x‖ at these records."""
     (problem, _, _), split = make(name, examples, thresholds), split_data(name, examples)
     weight = config.NEAR_WEIGHT * max(split.modulus, 1.0)
-    return {"near_stationarity": NearStationarity(problem, weight, split.curvature, convex=True)}
+    near = NearStationarity(problem, weight, split.curvature, convex=True)
+    return {"near_stationarity": AtRecords(near, records)}
 
 
 def excess(problem: Problem, slack: float) -> Callable[[Any, Any], Any]:
