@@ -1,6 +1,7 @@
 """The problems of five experiments against NumPy. Tests on real files need TIGHTROPE_DATA."""
 
 import math
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from generated_files import needs_real_files
 from scipy.stats import multivariate_normal
 
+from tightrope.experiments.base import Entry
 from tightrope.experiments.exact_penalty_bank import config as bank_config
 from tightrope.experiments.exact_penalty_bank import problem as bank
 from tightrope.experiments.exact_penalty_bank.claims import at_budget
@@ -20,6 +22,7 @@ from tightrope.experiments.fairness_tradeoff.claims import goes_down, late
 from tightrope.experiments.matrix_completion import config as completion_config
 from tightrope.experiments.matrix_completion import problem as completion
 from tightrope.experiments.matrix_completion.claims import falls
+from tightrope.experiments.matrix_completion.measure import curves, scores
 from tightrope.methods import ExactPenalty, InexactALM
 from tightrope.problems.checks import check_functions
 from tightrope.problems.parameters import Parameters
@@ -220,6 +223,28 @@ def test_both_readings_of_tau_are_run():
     found = completion_config.methods(1000)
     assert found[completion_config.BY_ENTRY].penalty == pytest.approx(5e-3)
     assert found[completion_config.BY_MEAN].penalty == 5e-6
+
+
+def test_the_tuned_methods_have_nine_settings_each_with_the_papers_other_constants():
+    grids = completion_config.grids(1000)
+    numbers = {(m.step_size, m.momentum) for m in grids[completion_config.TUNED_CONSERVATIVE]}
+    weights = {m.penalty for m in grids[completion_config.TUNED_PENALTY]}
+    assert len(numbers) == len(weights) == 9
+    assert {(m.tightening, m.regularization) for m in grids[completion_config.TUNED_CONSERVATIVE]} == {(0.77, 0.25)}
+    assert max(weights) == pytest.approx(5e-3)
+
+
+def test_settings_with_a_positive_average_violation_score_worse():
+    shape = completion_config.QUICK["shape"]
+    hidden = int((~completion.instance(*shape).observed).sum())
+    entry = Entry("FW-CSOA", completion_config.grids(hidden)[completion_config.TUNED_CONSERVATIVE][3:5])
+    found = scores(shape, 20, 30, entry)
+    frames = [curves(shape, 20, 30, 1, replace(entry, grid=(method,))) for method in entry.grid]
+    assert [excess for excess, _ in found] == [0.0, 0.0]
+    assert [error for _, error in found] != [
+        float(frame["normalized error"].iloc[-1]) for frame in frames
+    ]  # other seed
+    assert np.argmin([error for _, error in found]) == np.argmin([f["normalized error"].iloc[-1] for f in frames])
 
 
 def test_errors_fall_only_if_each_is_below_the_previous_one():

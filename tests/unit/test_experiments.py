@@ -315,6 +315,24 @@ def test_a_part_may_have_its_own_measurements(tmp_path):
     assert asked == ["by hand"]
 
 
+def test_a_part_with_its_own_measurements_may_choose_by_its_own_scores(tmp_path):
+    asked = []
+
+    def measure(entry):
+        asked.append(entry.grid)
+        return pd.DataFrame({"seed": [0], "step": 3, "samples": 6, "seconds": 0.1, "objective": 1.0})
+
+    entry = ENTRIES[0]
+    part = Part(
+        "tiny", None, (entry,), steps=3, measure=measure, scores=lambda entry: [(0.0, 2.0), (0.0, 1.0), (5.0, 0.0)]
+    )
+    run = run_experiment(experiment(part), tmp_path).runs["tiny"][entry.label]
+    assert asked == [(entry.grid[1],)]
+    assert run["chosen"] == repr(entry.grid[1])
+    assert [tried["score"] for tried in run["tuning"]] == [[0.0, 2.0], [0.0, 1.0], [5.0, 0.0]]
+    assert fingerprint(replace(part, scores=partial(max, 2)), entry) != fingerprint(part, entry)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -88,6 +88,8 @@ class Part:
         lanes: largest number of lanes per sweep. With 1, runs go one at a time through `tightrope.solve`; then `seconds` is
             the time of a single run, and branches that a method does not take cost nothing.
         measure: returns the tidy frame of an entry (without the column `entry`), in place of tuning and runs.
+        scores: with `measure`, returns the scores of an entry's settings on the tuning seed; `measure` then gets the setting
+            with the smallest. None: it gets all of them.
 
     Example:
         >>> import tightrope as tr
@@ -108,6 +110,7 @@ class Part:
     score_text: str = "the smallest objective at the end"
     lanes: int | None = None
     measure: Callable[[Entry], pd.DataFrame] | None = None
+    scores: Callable[[Entry], Sequence[tuple[float, ...]]] | None = None
 
     def __post_init__(self) -> None:
         if self.make is None and self.measure is None:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,20 @@ class PartRunner:
         return frame, json.loads(text)
 
     def _measure(self, entry: Entry) -> tuple[pd.DataFrame, dict[str, Any]]:
-        assert self.part.measure is not None
-        frame = self.part.measure(entry)
-        return frame, {"tuning": [], "chosen": one_line(entry.grid[0]), "steps": int(max(frame["step"]))}
+        """Choose a setting by the part's scores, if it has any, and measure it; or measure all settings."""
+        part, grid = self.part, entry.grid
+        scores = part.scores(entry) if part.scores is not None and len(grid) > 1 else []
+        if scores:
+            best = min(range(len(grid)), key=lambda i: scores[i])
+            entry = replace(entry, grid=(grid[best],))
+        assert part.measure is not None
+        frame = part.measure(entry)
+        steps, samples = (int(max(frame[column])) for column in ("step", "samples"))
+        tuning = [
+            {"settings": repr(method), "score": score, "status": "budget", "steps": steps, "samples": samples}
+            for method, score in zip(grid if scores else (), scores, strict=True)
+        ]
+        return frame, {"tuning": tuning, "chosen": one_line(entry.grid[0]), "steps": steps}
 
     def _tune_and_run(self, entry: Entry) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Choose a setting on the tuning seed, with the budget of the final runs; then make the final runs."""

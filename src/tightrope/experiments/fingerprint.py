@@ -42,7 +42,7 @@ def fingerprint(part: Part, entry: Entry) -> str:
     """
     numbers = part.steps, part.samples, part.seeds, part.records, part.lanes, part.score_text
     arguments, origins = [], [*LOOP, *_modules_of_methods(entry.grid)]
-    for function in (part.measure, part.make, part.metrics, part.final_metrics):
+    for function in (part.measure, part.make, part.metrics, part.final_metrics, *filter(None, [part.scores])):
         given, origin = _unwrap(function)
         arguments += [repr(given), *(f.read_text(encoding="utf-8") for f in given if _is_file(f))]
         origins.append(origin)

@@ -16,8 +16,9 @@ validation examples are not used.
 
 The paper states neither T nor X. Its v = v0/√T is below c only for T > (v0/c)² = 2.56 million. For smaller T no point meets the
 tightened constraints; both multipliers grow and drive the covariance to 0, and since they grow at the same rate, v0 makes no
-difference. So there are two horizons: T = 28,350, one sample per training example, where that happens, and T = 4,000,000, where
-v = 0.04 leaves 0.01. X is the whole space: the theorem requires a bounded set, but the longest θ in these runs has length 3.6.
+difference. The claims are counted for T = 28,350, one sample per training example, where that happens. Our extension:
+T = 100,000, and T = 4,000,000, where v = 0.04 leaves 0.01. X is the whole space: the theorem requires a bounded set, but the
+longest θ in these runs has length 3.6.
 The start is θ = 0; every step draws one example for both loss and covariance.
 
 Objective, covariance and violation are those of the iterate on all training examples; accuracy and p%-rule those of the iterate

@@ -1,13 +1,13 @@
 """The claims of paper 5 about Figures 1 and 2.
 
-How each claim is measured was fixed before the runs, for each horizon T, since the paper does not state its own:
+The paper does not state its T. The claims are counted for T = 28,350, one sample per training example; longer horizons are our
+extension. How each claim is measured was fixed before the runs:
 
-- violation of the average: max(|covariance of the average of the iterates so far| − c, 0) at the end, on the training set,
-  averaged over seeds; the covariance is linear, so this is the average violation that the theorem bounds. Violation of the
-  iterates: the mean of max(|covariance| − c, 0) over the second half of the run and over seeds. "Goes to zero": at most 1%
-  of c.
-- objective and accuracy: means over the last tenth of the run and over seeds. "The same": within 2% of the smaller objective.
-  "Nearly equal": within half a point.
+- violation: the mean of max(|covariance of the iterate| − c, 0) over the second half of the run and over seeds, on the training
+  set. "Almost zero": at most 1% of c. Ours: the violation of the average, max(|covariance of the average of the iterates so
+  far| − c, 0) at the end; the covariance is linear, so this is the average violation that the theorem bounds.
+- objective and accuracy: means over the last tenth of the run and over seeds. "Similar": within 2% of the smaller objective.
+  "Almost the same": within half a point.
 - steadier: by the standard deviation of the p%-rule over the second half of a run, averaged over seeds.
 """
 
@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..base import Check
+from ..base import Basis, Check
 from .config import BOUND, CHOSEN, label
 
 ZERO, SAME, HALF_A_POINT, LITTLE = 0.01 * BOUND, 0.02, 0.5, 0.05
-OURS, OTHER = label(CHOSEN), "G-OCO"
+OURS, MILD, OTHER = label(CHOSEN), label(20.0), "G-OCO"
 
 
 def average_violation(run: pd.DataFrame) -> np.ndarray:
@@ -55,9 +55,32 @@ def steadiness(frame: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def comparison(horizon: str, frame: pd.DataFrame) -> list[Check]:
-    """Check the claims about Figure 2 for one horizon."""
+def violations(horizon: str, frame: pd.DataFrame, basis: Basis) -> list[Check]:
+    """Check the violation of the iterates, which the paper plots, and that of the average, for one horizon."""
     average, iterates = averages(frame), by_entry(frame, "excess", 0.5)
+    return [
+        Check(
+            f"{horizon}: CSOA's violation decays to almost zero while G-OCO's does not",
+            iterates,
+            iterates[OURS] <= ZERO < iterates[OTHER],
+            f"Mean excess over c of the iterates' covariance, second half of the run; almost zero: at most {ZERO:g}.",
+            basis,
+            f"Single examples move the iterates, more so for smaller T. CSOA's excess is {iterates[OURS] / BOUND:.1%} of c, "
+            f"G-OCO's {iterates[OTHER] / BOUND:.0%}; the claim holds for the longer horizons.",
+        ),
+        Check(
+            f"{horizon}: the violation of the average is almost zero for CSOA and not for G-OCO",
+            average,
+            average[OURS] <= ZERO < average[OTHER],
+            f"Final excess over c of the covariance of the average iterate; almost zero: at most {ZERO:g}.",
+            "ours",
+            "As T grows, the average of G-OCO's iterates becomes feasible too, like T^(−1/2).",
+        ),
+    ]
+
+
+def comparison(horizon: str, frame: pd.DataFrame, basis: Basis) -> list[Check]:
+    """Check the other claims about Figure 2 for one horizon."""
     loss, right, steady = by_entry(frame, "loss", 0.9), by_entry(frame, "accuracy", 0.9), steadiness(frame)
     level = by_entry(frame, "p-rule", 0.9)
     gap = abs(loss[OURS] - loss[OTHER]) / min(loss[OURS], loss[OTHER])
@@ -66,58 +89,60 @@ def comparison(horizon: str, frame: pd.DataFrame) -> list[Check]:
     points = abs(right[OURS] - right[OTHER])
     return [
         Check(
-            f"{horizon}: CSOA's violation on average goes to zero while G-OCO's does not",
-            average,
-            average[OURS] <= ZERO < average[OTHER],
-            f"Final excess over c of the covariance of the average iterate; zero: at most {ZERO:g}. G-OCO's also goes to zero "
-            "as T grows, like T^(-1/2).",
-        ),
-        Check(
-            f"{horizon}: the violation of CSOA's iterates goes to zero while that of G-OCO's does not",
-            iterates,
-            iterates[OURS] <= ZERO < iterates[OTHER],
-            f"Mean excess over c of the iterates' covariance, second half of the run; zero: at most {ZERO:g}. Single examples "
-            "move the iterates, more so for smaller T.",
-        ),
-        Check(
-            f"{horizon}: at the same objective",
+            f"{horizon}: the objective is similar for both",
             loss,
             gap <= SAME,
-            f"CSOA with v0 = 80 and G-OCO differ by {100 * gap:.2g}%; the same: within 2%. v0 = 80 subtracts v = {tight:.3g} "
-            f"from c = {BOUND:g}; if the difference is positive, the problem is tighter than G-OCO's and has a larger minimum.",
+            f"CSOA with v0 = 80 and G-OCO differ by {100 * gap:.2g}%; similar: within 2%.",
+            basis,
+            f"v0 = 80 subtracts v = {tight:.3g} from c = {BOUND:g}: this problem is tighter than G-OCO's and has a larger "
+            "minimum. With v0 = 20 the objective differs by "
+            f"{100 * abs(loss[MILD] / loss[OTHER] - 1):.2g}%."
+            if MILD in loss
+            else "",
         ),
         Check(
-            f"{horizon}: the accuracies are nearly equal",
+            f"{horizon}: the accuracies are almost the same",
             right,
             points <= HALF_A_POINT,
             f"CSOA with v0 = 80 and G-OCO differ by {points:.2g} points on the test set; threshold: half a point.",
+            basis,
         ),
         Check(
-            f"{horizon}: CSOA's p% curve is steadier",
+            f"{horizon}: CSOA's p% is more stable than G-OCO's",
             steady,
             steady[OURS] < steady[OTHER],
             "Standard deviation of p% over the second half of a run, in points. Final p%: "
             + ", ".join(f"{entry} {value:.1f}" for entry, value in level.items())
             + ".",
+            basis,
         ),
     ]
 
 
-def tightening(horizon: str, frame: pd.DataFrame) -> Check:
+def tightening(horizon: str, frame: pd.DataFrame, basis: Basis) -> Check:
     """Check the claim about Figure 1 for one horizon: more tightening, less violation, at little cost."""
-    average, loss = averages(frame), by_entry(frame, "loss", 0.9)
-    conservative = [entry for entry in average if entry != OTHER]
-    falls = [average[entry] for entry in conservative]
+    iterates, average, loss = by_entry(frame, "excess", 0.5), averages(frame), by_entry(frame, "loss", 0.9)
+    conservative = [entry for entry in iterates if entry != OTHER]
+    falls = [iterates[entry] for entry in conservative]
     cost = loss[OURS] / loss[label(0.0)] - 1.0
     return Check(
         f"{horizon}: a larger v0 lowers the violation without much cost in the objective",
-        {"violation on average": {entry: average[entry] for entry in conservative}, "cost of v0=80": cost},
+        {
+            "violation": {entry: iterates[entry] for entry in conservative},
+            "violation of the average": {entry: average[entry] for entry in conservative},
+            "cost of v0=80": cost,
+        },
         all(a >= b for a, b in pairwise(falls)) and falls[-1] < falls[0] and cost <= LITTLE,
-        "The violation never rises from one v0 to the next, and falls overall; the objective with v0 = 80 is at most 5% above "
-        "that with v0 = 0.",
+        "The violation of the iterates never rises from one v0 to the next, and falls overall; the objective with v0 = 80 is "
+        "at most 5% above that with v0 = 0.",
+        basis,
     )
 
 
 def check_claims(runs: dict[str, pd.DataFrame]) -> list[Check]:
-    """Check the claims about Figures 1 and 2 for every horizon."""
-    return [check for name, frame in runs.items() for check in [*comparison(name, frame), tightening(name, frame)]]
+    """Check the claims about Figures 1 and 2 for every horizon; all but the first are our extension."""
+    found = []
+    for number, (name, frame) in enumerate(runs.items()):
+        basis: Basis = "ours" if number else "as printed"
+        found += [*violations(name, frame, basis), *comparison(name, frame, basis), tightening(name, frame, basis)]
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from ...methods import ConservativeFrankWolfe, Method, StochasticFrankWolfe
 
 # ---------------------------------------------------------------------- from the paper (Section IV-B)
@@ -29,7 +31,15 @@ SEEDS, RECORDS = 3, 60
 QUICK = {"shape": (20, 30, 2), "batches": (20,), "steps": 200, "seeds": 2}
 """The quick version: a smaller matrix of smaller rank, one b, fewer steps and seeds."""
 
+NEAR_ZERO, MUCH = 0.01, 0.5
+"""An average violation is almost zero if it is at most this share of β; an error is much smaller if it is at most half."""
+STEP_SIZES, MOMENTA = (0.125, 0.25, 0.5), (0.25, 0.5, 1.0)
+"""η0 and ρ0 that are tried for the tuned FW-CSOA: nine settings around the best of a first search for b = 200."""
+WEIGHTS = tuple(10.0 ** (i / 2 - 4) for i in range(9))
+"""τ that are tried for the tuned SCGD, divided by 5e-6 on the sum; the smallest has almost no effect."""
+
 CONSERVATIVE, BY_ENTRY, BY_MEAN = "FW-CSOA", "SCGD, τ on the sum", "SCGD, τ on the mean"
+TUNED_CONSERVATIVE, TUNED_PENALTY = "FW-CSOA, tuned", "SCGD, tuned"
 
 
 def methods(unobserved: int) -> dict[str, Method]:
@@ -40,9 +50,20 @@ def methods(unobserved: int) -> dict[str, Method]:
     the mean itself it has almost no effect. Both are run.
     """
     return {
-        CONSERVATIVE: ConservativeFrankWolfe(
-            STEP_SIZE, MOMENTUM, TIGHTENING, REGULARIZATION, tightening_rate="experiment"
-        ),
+        CONSERVATIVE: conservative(STEP_SIZE, MOMENTUM),
         BY_ENTRY: StochasticFrankWolfe(WEIGHT * unobserved),
         BY_MEAN: StochasticFrankWolfe(WEIGHT),
+    }
+
+
+def conservative(step_size: float, momentum: float) -> Method:
+    """FW-CSOA with these η0 and ρ0 and the paper's δ and v0."""
+    return ConservativeFrankWolfe(step_size, momentum, TIGHTENING, REGULARIZATION, tightening_rate="experiment")
+
+
+def grids(unobserved: int) -> dict[str, tuple[Method, ...]]:
+    """The settings tried for the tuned methods, nine each."""
+    return {
+        TUNED_CONSERVATIVE: tuple(conservative(*numbers) for numbers in product(STEP_SIZES, MOMENTA)),
+        TUNED_PENALTY: tuple(StochasticFrankWolfe(WEIGHT * unobserved * factor) for factor in WEIGHTS),
     }
