@@ -15,11 +15,18 @@ from ..base import Basis, Check
 from ..roc_fairness.claims import COLUMNS, Runs, about_twice, ends, feasible, iterations, named, split
 from . import config
 
-WHY: dict[str, dict[str, str]] = {}
+SMALL_MOVES = (
+    "SSG is 2 to 5 times as fast, and all methods end close together. A proximal problem takes 600 steps and moves x little, "
+    "since by (77) ρ̂ = max{ρ, 1} is 7 (a9a) and 10 (bank). With ρ̂ = 2, our extension, IPP needs 0.9 to 1.5 times as many "
+    "iterations as SSG."
+)
+WHY: dict[str, dict[str, str]] = {data: {column: SMALL_MOVES for column in COLUMNS} for data in ("a9a", "bank")}
 """By data set and column: why SSG is not only a little faster in the full run."""
-SMALL_WHY: dict[str, dict[str, str]] = {}
+SMALL_WHY: dict[str, dict[str, str]] = {
+    "bank": {"objective": "IPP-ConEx is a little faster than SSG; IPP-SSG needs 1.5 times as many iterations as SSG."}
+}
 """The same with the smaller ρ̂."""
-CHEAP = ""
+CHEAP = "It is on a9a and bank. On COMPAS, with 16 features, the others take 0.8 to 0.9 of its time."
 """Why IPP-ConEx is not about twice as slow as each of the others in the full run."""
 
 

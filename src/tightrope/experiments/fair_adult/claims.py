@@ -23,7 +23,7 @@ from ..base import Basis, Check
 from .config import BOUND, CHOSEN, label
 
 ZERO, SAME, HALF_A_POINT, LITTLE = 0.01 * BOUND, 0.02, 0.5, 0.05
-OURS, MILD, OTHER = label(CHOSEN), label(20.0), "G-OCO"
+OURS, OTHER = label(CHOSEN), "G-OCO"
 
 
 def average_violation(run: pd.DataFrame) -> np.ndarray:
@@ -74,7 +74,7 @@ def violations(horizon: str, frame: pd.DataFrame, basis: Basis) -> list[Check]:
             average[OURS] <= ZERO < average[OTHER],
             f"Final excess over c of the covariance of the average iterate; almost zero: at most {ZERO:g}.",
             "ours",
-            "As T grows, the average of G-OCO's iterates becomes feasible too, like T^(−1/2).",
+            "As T grows, the average of G-OCO's iterates becomes feasible too.",
         ),
     ]
 
@@ -94,11 +94,12 @@ def comparison(horizon: str, frame: pd.DataFrame, basis: Basis) -> list[Check]:
             gap <= SAME,
             f"CSOA with v0 = 80 and G-OCO differ by {100 * gap:.2g}%; similar: within 2%.",
             basis,
-            f"v0 = 80 subtracts v = {tight:.3g} from c = {BOUND:g}: this problem is tighter than G-OCO's and has a larger "
-            "minimum. With v0 = 20 the objective differs by "
-            f"{100 * abs(loss[MILD] / loss[OTHER] - 1):.2g}%."
-            if MILD in loss
-            else "",
+            f"v0 = 80 subtracts v = {tight:.3g} from c = {BOUND:g}: these constraints are tighter than G-OCO's"
+            + (
+                ", and no point meets them, so that the multipliers drive the covariance to 0."
+                if tight > BOUND
+                else "."
+            ),
         ),
         Check(
             f"{horizon}: the accuracies are almost the same",
@@ -115,6 +116,7 @@ def comparison(horizon: str, frame: pd.DataFrame, basis: Basis) -> list[Check]:
             + ", ".join(f"{entry} {value:.1f}" for entry, value in level.items())
             + ".",
             basis,
+            f"The two are close, {steady[OURS]:.1f} and {steady[OTHER]:.1f} points, and it is at the other horizons.",
         ),
     ]
 

@@ -35,8 +35,9 @@ COMPARED: dict[Basis, tuple[str, ...]] = {
 WHY: dict[Basis, str] = {
     "as printed": "FW-CSOA takes steps of constant size η = 0.0017 towards matrices on the nuclear sphere. The sampling error "
     "of the change of the gradient over such a step accumulates in its recursion (8), to a floor that falls roughly like 1/b; "
-    "SCGD's steps shrink.",
-    "tuned": "",
+    "SCGD's steps shrink. No scaling of batch and constraint that we tried reproduces the figure with the printed constants.",
+    "tuned": "For b = 50 and 200 FW-CSOA's error is smaller by a fifth or a quarter, not by half; for b = 800 SCGD's is "
+    "smaller, 0.002 against 0.015.",
 }
 """Why FW-CSOA's error is not smaller in the full run."""
 

@@ -3,10 +3,12 @@
 How each claim is measured:
 
 - A method is nearly feasible if its violation divided by κ, averaged over the last tenth of the records, is at most `NEARLY`.
-- Speed: the iterations until a column has made `DECREASE` of the decrease that every nearly feasible method reaches, that is,
-  from its first value to the largest of the methods' smallest values, interpolated between records. SSG diminishing is faster
-  if it needs fewer than each of the others. This is checked for the objective and for near-stationarity, on each data set. The
-  measure was fixed before any run of `demographic_parity`, and taken over here after the first runs.
+- Speed: the iterations until a column has made `DECREASE` of the decrease that every method reaches, that is,
+  from its first value to the largest of the methods' smallest values, interpolated between records. Only iterates with a
+  violation of at most `NEARLY` κ count. SSG diminishing is faster if it needs fewer than each of the others. This is checked
+  for the objective and for near-stationarity, on each data set. The measure is that of `demographic_parity`, taken over after
+  the first runs. There no iterate violates its constraint by more; here a first version without this condition counted
+  iterates of SSG diminishing from the first 50 steps, with violations of up to 7 κ.
 - Ours, fixed before any run: SSG diminishing has the lowest value if no other nearly feasible method is lower at the last
   record, nor at more than half of all records.
 - SSG static is not always better than IPP if a nearly feasible IPP method ends with a lower objective on some data set.
@@ -63,11 +65,33 @@ def score(run: pd.DataFrame) -> tuple[float, float]:
     return max(late_excess(run) - config.NEARLY, 0.0), float(run["objective"].iloc[-1])
 
 
-SLOWER: dict[str, dict[str, str]] = {}
+SLOWER: dict[str, dict[str, str]] = {
+    "a9a": {
+        "near_stationarity": "IPP-ConEx needs 327 iterations, SSG diminishing 397 (points every 100), the others four times as "
+        "many. IPP-ConEx is not nearly feasible: its violation over the last tenth of the run is 0.18 κ."
+    },
+    "bank": {
+        "near_stationarity": "SSG static and IPP-SSG need 2,642 and 2,834 iterations, SSG diminishing 3,363, IPP-ConEx 3,678. "
+        "All end between 0.0016 and 0.0019 and oscillate; (4) is solved to about 2% here. The objective falls fastest."
+    },
+}
 """By data set and column: why SSG diminishing is not faster than the others in the full run."""
-HIGHER: dict[str, dict[str, str]] = {}
+HIGHER: dict[str, dict[str, str]] = {
+    "bank": {
+        "objective": "It alternates with IPP-ConEx, which is lower by 0.04% at the last record.",
+        "near_stationarity": "It is lowest at a fifth of the points; SSG static and IPP-SSG end lower.",
+    },
+    "COMPAS": {
+        "objective": "IPP-ConEx is lower at most records after the first 1,000 steps, and by 1% at the last.",
+        "near_stationarity": "It is lowest at the end, but IPP-ConEx is lower at just over half of the points.",
+    },
+}
 """By data set and column: why SSG diminishing is not lowest in the full run."""
-CHEAP = ""
+CHEAP = (
+    "It is about twice as slow as SSG static and IPP-SSG on a9a and bank, but three to four times as slow as SSG diminishing "
+    "on bank and COMPAS, most of whose steps follow the loss and do not evaluate the costly R. On COMPAS, with 16 features, "
+    "the other two take three quarters of its time."
+)
 """Why IPP-ConEx is not about twice as slow as each of the others in the full run."""
 SCORE = (
     f"the smallest final objective, as in the paper, among settings whose violation over the last tenth of the records is at "
@@ -76,8 +100,8 @@ SCORE = (
 
 
 def ends(frame: pd.DataFrame, column: str) -> dict[str, float]:
-    """The final value of a column, by entry."""
-    return {str(label): float(run[column].iloc[-1]) for label, run in frame.groupby("entry", sort=False)}
+    """The last recorded value of a column, by entry."""
+    return {str(label): float(run[column].dropna().iloc[-1]) for label, run in frame.groupby("entry", sort=False)}
 
 
 def excesses(frame: pd.DataFrame) -> dict[str, float]:
@@ -92,12 +116,18 @@ def nearly_feasible(frame: pd.DataFrame) -> list[str]:
 
 def iterations(frame: pd.DataFrame, column: str) -> dict[str, float]:
     """The iterations to most of the decrease that all methods reach, by entry; nan if there is no decrease."""
-    least = frame.pivot(index="step", columns="entry", values=column).dropna().cummin()
-    first, reached = float(least.iloc[0].max()), float(least.iloc[-1].max())
+    least = {str(label): smallest_so_far(run, column) for label, run in frame.groupby("entry", sort=False)}
+    first, reached = max(run.iloc[0] for run in least.values()), max(run.iloc[-1] for run in least.values())
     level = first - config.DECREASE * (first - reached)
     if not reached < first:
-        return {str(label): float("nan") for label in least}
-    return {str(label): _crossing(least.index.to_numpy(float), least[label].to_numpy(float), level) for label in least}
+        return dict.fromkeys(least, float("nan"))
+    return {label: _crossing(run.index.to_numpy(float), run.to_numpy(float), level) for label, run in least.items()}
+
+
+def smallest_so_far(run: pd.DataFrame, column: str) -> Any:
+    """By step, the smallest value of a column so far at nearly feasible iterates; a low value far outside is no progress."""
+    near = run[(run["excess"] <= config.NEARLY) & run[column].notna()]
+    return near.set_index("step")[column].cummin()
 
 
 def _crossing(steps: np.ndarray, values: np.ndarray, level: float) -> float:
@@ -107,14 +137,14 @@ def _crossing(steps: np.ndarray, values: np.ndarray, level: float) -> float:
 
 
 def fastest(data: str, frame: pd.DataFrame, column: str) -> Check:
-    """Check that SSG diminishing needs the fewest iterations among the nearly feasible methods."""
-    judged: Any = frame[frame["entry"].isin([config.SSG, *nearly_feasible(frame)])]
-    needed = iterations(judged, column)
+    """Check that SSG diminishing needs the fewest iterations."""
+    needed = iterations(frame, column)
     return Check(
         f"{data}: SSG diminishing reduces the {named(column)} faster than the others",
         {"iterations": needed},
         holds=all(needed[config.SSG] < count for label, count in needed.items() if label != config.SSG),
-        detail=f"Iterations to {config.DECREASE:.0%} of the decrease that all nearly feasible methods reach; a record every "
+        detail=f"Iterations to {config.DECREASE:.0%} of the decrease that all methods reach, at iterates with a violation "
+        f"of at most {config.NEARLY} κ. A record every "
         f"{_spacing(frame, column)} steps.",
         why=SLOWER.get(data, {}).get(column, ""),
     )
@@ -134,7 +164,7 @@ def named(column: str) -> str:
 def lowest(data: str, frame: pd.DataFrame, column: str) -> Check:
     """Check that SSG diminishing is lowest among the nearly feasible methods."""
     others = [label for label in nearly_feasible(frame) if label != config.SSG]
-    table = frame.pivot(index="step", columns="entry", values=column).dropna().iloc[1:]
+    table = at_equal_iterations(frame, column)
     low = table[config.SSG] <= table[others].min(axis=1).fillna(np.inf)
     return Check(
         f"{data}: SSG diminishing has the lowest {named(column)} at equal iterations",
@@ -145,6 +175,12 @@ def lowest(data: str, frame: pd.DataFrame, column: str) -> Check:
         basis="ours",
         why=HIGHER.get(data, {}).get(column, ""),
     )
+
+
+def at_equal_iterations(frame: pd.DataFrame, column: str) -> Any:
+    """A column by step and entry, after the start, at the records of SSG diminishing; others are interpolated."""
+    table = frame.pivot(index="step", columns="entry", values=column)
+    return table.interpolate(method="index")[table[config.SSG].notna()].iloc[1:]
 
 
 def feasible(data: str, frame: pd.DataFrame, label: str) -> Check:
