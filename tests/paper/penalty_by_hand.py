@@ -75,6 +75,8 @@ class Model:
     sigma: float
     row_norm: np.ndarray
     units: np.ndarray
+    last: list | None = None
+    """Halves of the last step's sample, by which sampled rows are corrected; None: they are not."""
 
     @property
     def curvature(self) -> float:
@@ -324,15 +326,26 @@ def trial_on(model: Model, face: Face, rho: np.ndarray, stalled: bool, events: l
     predicted = rho @ (violation(p, h) - violation(p, h + J @ d)) - v @ d
     predicted -= 0.5 * (square + model.curvature * fixed @ fixed)
     new = x + d
-    if len(h) and not p.noisy_rows:
+    if len(h) and not (p.noisy_rows and model.last is None):
         held = [i for i in range(len(h)) if y[i] != 0 and abs(y[i]) < rho[i]]
-        miss = (p.rows(new, None) - np.where(y > 0, p.high, p.low))[held]
+        miss = missed(model, new, y, events)[held]
         G = (Jf @ H @ Jf.T)[np.ix_(held, held)]
         q = np.linalg.solve(G, miss) if held and G.any() else np.zeros(len(held))
         short = bool(held) and q @ G @ q <= 0.25 * square
         new = new - H @ (q @ Jf[held]) if short else new
         events.append("second-order correction" if short else "correction too long" if held else "nothing to correct")
     return Trial(np.clip(new, *p.box) if p.box else new, rho, y, predicted, stalled)
+
+
+def missed(model: Model, new: np.ndarray, y: np.ndarray, events: list) -> np.ndarray:
+    """How far the rows are beyond their ends; sampled rows by their bend, where three deviations of it do not reach zero."""
+    p, x = model.p, model.x
+    if not p.noisy_rows:
+        return p.rows(new, None) - np.where(y > 0, p.high, p.low)
+    one, other = (p.rows(new, half) - p.rows(x, half) - p.jacobian(x, half) @ (new - x) for half in model.last)
+    beyond = ((one + other) / 2) ** 2 > 9 * (one - other) ** 2 / 4
+    events += ["bends"] * bool(beyond.any()) + ["bends within noise"] * bool((~beyond).any())
+    return np.where(beyond, (one + other) / 2, 0.0)
 
 
 def accept(model: Model, trial: Trial, actual: float, finite: bool, events: list) -> tuple[bool, float]:

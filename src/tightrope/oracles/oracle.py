@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..domains import Domain, Reals
-from ..problems.data import Dataset, Source, Span, examples_in, part_of
+from ..problems.data import Dataset, Given, Source, Span, examples_in, part_of
 from ..problems.parameters import Parameters
 from .rows import Rows
 
@@ -219,6 +219,16 @@ class Oracle(eqx.Module):
         if endless:
             raise TypeError(f"{endless[0]} cannot be passed over in full; only a tightrope.Dataset can")
         return tuple(Span(0, source.size) for source in self.sources if isinstance(source, Dataset))
+
+    def keep(self, sample: Sample) -> Sample:
+        """A sample to keep for later steps: of one structure, whether it was drawn or given by the user."""
+
+        def kept(source: Source, arrays: PyTree[Array], entry: PyTree[Array]) -> PyTree[Array]:
+            if isinstance(source, Dataset):
+                return Given(source.batch(arrays, entry))
+            return entry.examples if isinstance(entry, Given) else entry
+
+        return tuple(map(kept, self.sources, self.data, sample))
 
     def count_examples(self, used_by: Literal["objective", "constraints", "both"], *samples: Sample) -> int:
         """The number of examples in these samples that the objective, the constraints, or both use."""

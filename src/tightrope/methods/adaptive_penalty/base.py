@@ -8,8 +8,8 @@ large enough has the same local solutions. With estimates v, ĥ, Ĵ of ∇F, h a
                 share of the violation that a step of its length can; not where no step leads nearer to the constraints
     solve       d = argmin vᵀd + ½ dᵀMd + Σ ρ_i dist(ĥ_i + Ĵ_i d, [low_i, high_i]) over x + d in X          multipliers y
     second-order correction
-                x⁺ = x + d − M⁻¹Ĵᵀq, with q such that the rows that d holds at an end of their range stay there; only
-                where constraints are deterministic
+                x⁺ = x + d − M⁻¹Ĵᵀq, with q such that the rows that d holds at an end of their range stay there; sampled
+                rows by what the sample of the last step says of their curvature
     accept      r = (actual reduction) / (predicted reduction), on the samples ξ and ζ at both points; no estimate has seen
                 these samples before; x⁺ is rejected where r ≤ 0.1
     relax       ρ_i ← 0.8ρ_i after an accepted step with all |y_i| < ρ_i, where ρ_i is over 10 times what the hardest row needs

@@ -16,14 +16,13 @@ from .model import PenaltyModel, Trial
 def second_order_correction(model: PenaltyModel, trial: Trial) -> Trial:
     """Return the trial moved back to the rows that its step was to hold at an end of their range, and into X.
 
-    A correction that is long compared with the step is left out. Where constraints are sampled there is none: one sample's
-    rows are too noisy to be met.
+    A correction that is long compared with the step is left out.
     """
     oracle, x = model.oracle, trial.x
-    if model.value.size and not oracle.stochastic_constraints:
+    if model.value.size:
         y, rows = trial.multipliers, oracle.rows
         held = (y != 0) & (jnp.abs(y) < trial.penalty)
-        miss = jnp.where(held, oracle.c(x, model.sample) - jnp.where(y > 0, rows.high, rows.low), 0.0)
+        miss = jnp.where(held, model.miss(x, jnp.where(y > 0, rows.high, rows.low)), 0.0)
         step, square = trial.face.restore(jnp.where(jnp.isfinite(miss), miss, 0.0), held)
         x = x + jnp.where(square <= MAX_CORRECTION_SQ * trial.square, step, 0.0)
     return trial._replace(x=x if oracle.whole_space else oracle.project(x))

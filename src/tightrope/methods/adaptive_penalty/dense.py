@@ -15,9 +15,11 @@ from jaxtyping import Array, Bool, Float
 
 from ...numerics.prox_linear import ProxLinearModel
 from ...numerics.ranges import range_multipliers, range_multipliers_on_set, solve_active_rows
-from .constants import MAX_FACES, MAX_OUTSIDE
+from ...oracles.oracle import Sample
+from .constants import MAX_FACES, MAX_OUTSIDE, SIGNIFICANT_SQ
 from .faces import FaceSearch, nearest_face
 from .model import ModelStep, PenaltyModel, Steering, Trial
+from .noise import halves_of, variance_from_halves
 from .penalty import range_violation
 from .quasi_newton import InverseHessian, LBFGSMemory
 
@@ -87,6 +89,8 @@ class DenseModel(PenaltyModel):
 
     estimates: Estimates
     here: Estimates
+    last_sample: Sample
+    """The sample of the step before."""
     memory: LBFGSMemory
     damping: Float[Array, ""]
     whole: DenseFace
@@ -114,6 +118,22 @@ class DenseModel(PenaltyModel):
             return found
         _, h, J = self.estimates
         return h + (J - self.here.jacobian) @ step + found - self.here.value
+
+    def miss(self, x: Float[Array, " n"], ends: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """Sampled rows miss by how much they bend, h(x⁺, ζ) − h(x, ζ) − J(x, ζ)d, on the sample of the step before.
+
+        The step's own sample judges the trial, so it must not choose it. A bend that noise explains does not count.
+        """
+        if not self.oracle.stochastic_constraints:
+            return self.oracle.c(x, self.sample) - ends
+
+        def bend(half: Sample) -> Float[Array, " rows"]:
+            before, change = self.oracle.jvp(self.x, x - self.x, half)
+            return self.oracle.c(x, half) - before - change
+
+        bends = jax.vmap(bend)(halves_of(self.last_sample))
+        mean = jnp.mean(bends, axis=0)
+        return jnp.where(mean**2 > SIGNIFICANT_SQ * variance_from_halves(bends), mean, 0.0)
 
     def solve(self, steering: Steering) -> Trial:
         face, y = (self.whole, steering.multipliers) if self.oracle.whole_space else self._on_set(steering)

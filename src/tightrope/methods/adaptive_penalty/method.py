@@ -32,6 +32,8 @@ class State(NamedTuple):
     """Of the three estimates."""
     largest_row_norm: Float[Array, " rows"]
     """The largest norm of each row's gradient at the iterates so far."""
+    last_sample: Sample
+    """The sample of the last step; () where constraints are deterministic."""
     tuning: Tuning
 
 
@@ -53,7 +55,8 @@ class AdaptivePenalty(SelfTunedPenalty):
     """
 
     cost: ClassVar[str] = (
-        "2 ∇f, 2 J (deterministic: 1 each), 1 c, 4 or 10 more where a step stalls; finite data: a full pass every N/4b steps"
+        "2 ∇f, 2 J, 1 Jd, 1 c (deterministic: 1 ∇f, 1 J, 1 c), 4 or 10 c more where a step stalls; "
+        "finite data: a full pass every N/4b steps"
     )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
@@ -71,6 +74,7 @@ class AdaptivePenalty(SelfTunedPenalty):
             estimates,
             noise=tuple(map(Noise.first, _variances(_halves(oracle, x, sample)))),  # pyright: ignore
             largest_row_norm=row_norm,
+            last_sample=oracle.keep(sample) if oracle.stochastic_constraints else (),
             tuning=Tuning.first(
                 x,
                 initial_curvature(oracle, x, sample, v, multipliers, distance),
@@ -90,7 +94,9 @@ class AdaptivePenalty(SelfTunedPenalty):
             return objective, exact.value, exact
 
         state, passes = refresh(oracle, state, on_all_data, draw.k)
-        cost = passes.cost(oracle, sample, 2 if oracle.stochastic_constraints else 3)
+        cost = passes.cost(oracle, sample, 4 if oracle.stochastic_constraints else 3)
+        if oracle.stochastic_constraints:
+            cost = cost._replace(constraint_jacobians=cost.constraint_jacobians + 1)
         return state, _halves(oracle, x, sample), cost
 
     def _remembered(self, state: State) -> Float[Array, ""]:
@@ -115,6 +121,7 @@ class AdaptivePenalty(SelfTunedPenalty):
             largest_row_norm=state.largest_row_norm,
             estimates=state.estimates,
             here=_mean(here),
+            last_sample=state.last_sample,
             memory=tuning.memory,
             damping=tuning.damping,
             whole=whole,
@@ -139,6 +146,8 @@ class AdaptivePenalty(SelfTunedPenalty):
         weight = least_weight(draw.k, passes)
         variances = 0.25 * products[3, 3], of_rows, variance_from_halves(changes.jacobian)
         stayed, moved = noise_after(state.noise, variances, step_sq, finite & (step_sq > 0), weight)
+        if oracle.stochastic_constraints:
+            state = state._replace(last_sample=oracle.keep(draw.samples["step"]))
         end = state._replace(
             x=trial.x,
             estimates=_carried_over(oracle, state.estimates, rows, changes, there),

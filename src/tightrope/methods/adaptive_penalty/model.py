@@ -102,6 +102,10 @@ class PenaltyModel(ABC):
         """Return the rows themselves, not linearized, after a step; on the sample."""
 
     @abstractmethod
+    def miss(self, x: Float[Array, " n"], ends: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """Return by how much the rows at x, which the step was to bring to these ends of their ranges, are beyond them."""
+
+    @abstractmethod
     def solve(self, steering: Steering) -> Trial:
         """Return the step with M and these penalties; on a set, along the face of X where it ends."""
 

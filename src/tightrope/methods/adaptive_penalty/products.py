@@ -82,6 +82,10 @@ class ProductModel(PenaltyModel):
         found = self.oracle.c(self.x + step, self.sample)
         return self.value + found - self.sampled if self.oracle.stochastic_constraints else found
 
+    def miss(self, x: Float[Array, " n"], ends: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """Sampled rows are not corrected: the model's Jacobian is that of the step's own sample."""
+        return jnp.zeros_like(ends) if self.oracle.stochastic_constraints else self.oracle.c(x, self.sample) - ends
+
     def solve(self, steering: Steering) -> Trial:
         h, v, (push, pull), rows, penalty = self.value, self.gradient, self.jacobian, self.oracle.rows, steering.penalty
         if self.oracle.whole_space:
