@@ -57,3 +57,12 @@ def test_an_answer_on_endless_data_is_not_the_luckiest_record():
     results = tr.sweep(problem, jnp.zeros(1), "GradientDescentAscent", steps=2000, seeds=24).results
     excess = np.array([float(result.x[0]) for result in results])
     assert excess.mean() <= 3.0 * excess.std(ddof=1) / np.sqrt(len(excess)), excess
+
+
+def test_an_average_that_gains_nothing_does_not_replace_an_iterate_at_a_bound():
+    """The average is 2e-9 inside the bound that the solution is at, so its gradient is not cancelled there."""
+    with jax.enable_x64(True):
+        problem, x0, solution = tr.zoo.hs.available()["hs71"](noise=1e-8, constraint_noise=1e-8)
+        result = tr.solve(problem, x0, "AdaptivePenalty", steps=500, seed=0)
+    assert abs(result.objective - solution.objective) < 1e-3
+    assert result.success
