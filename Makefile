@@ -17,11 +17,12 @@ lint: $(VENV)/.installed
 pytest: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
-# Overhead and time to an answer, certificates, and the default against tuned methods; writes to benchmarks/results.
+# Overhead and time to an answer, certificates, bias at kinks, and the default against tuned methods; writes to benchmarks/results.
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/answer.py
 	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/kinks.py
 	$(BIN)/python benchmarks/defaults.py --jobs 2
 	$(BIN)/python benchmarks/constants.py
 
