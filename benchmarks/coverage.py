@@ -287,6 +287,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16_384)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "coverage.json")
     options = parser.parse_args()
+    unknown = set(options.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"sections are {', '.join(SECTIONS)}; got {', '.join(sorted(unknown))}")
     size = {"repeats": options.repeats, "samples": options.samples}
     report = json.loads(options.out.read_text()) if options.out.exists() else {}
     report |= {"confidence": 0.95, **size, "jax": jax.__version__, "processor": platform.machine()}

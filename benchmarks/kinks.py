@@ -279,6 +279,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer examples and seeds, as a smoke test")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    unknown = set(options.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"sections are {', '.join(SECTIONS)}; got {', '.join(sorted(unknown))}")
     out = options.out or (None if options.quick else Path(__file__).parent / "results" / "kinks.json")
     report = json.loads(out.read_text()) if out is not None and out.exists() else {}
     machine = {"python": platform.python_version(), "processor": platform.machine(), "cores": os.cpu_count()}

@@ -310,7 +310,7 @@ def by_seed(
 ) -> list[list[Evaluation]]:
     """For every lane the evaluation of each candidate, where `evaluate` takes the lanes of one seed and their points."""
     found: list[list[Evaluation]] = [[] for _ in seeds]
-    for seed in set(seeds):
+    for seed in dict.fromkeys(seeds):
         lanes = [lane for lane, own in enumerate(seeds) if own == seed]
         evaluated = by_lane(partial(evaluate, lanes), [points[lanes] for points in candidates])
         for lane, evaluations in zip(lanes, evaluated, strict=True):
