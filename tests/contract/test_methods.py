@@ -28,6 +28,7 @@ CONVEX = {"no constraints", "deterministic inequalities", "stochastic inequality
 MINIMIZED = {"deterministic inequalities", "stochastic inequality", "a set without projection"}
 
 TAKES = {  # what each method says in its docstring
+    "AdaptiveLagrangian": DETERMINISTIC | AFFINE | STOCHASTIC,
     "AdaptivePenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
     "MatrixFreePenalty": DETERMINISTIC | AFFINE | STOCHASTIC,
     "LinearizedALM": FREE,

@@ -56,6 +56,11 @@ class Domain(eqx.Module):
         """Whether the set has a linear minimization oracle."""
         return type(self).lmo is not Domain.lmo
 
+    @property
+    def is_separable(self) -> bool:
+        """Whether the set is known to be a product of intervals, one for each coordinate."""
+        return False
+
     def contains(self, x: Point, tolerance: Float[Array, ""] | float | None = None) -> Bool[Array, ""]:
         """Whether the distance of `x` to X is at most `tolerance`.
 

@@ -51,6 +51,11 @@ class Box(Domain):
         return optax.projections.projection_box(x, broadcast(self.low, x), broadcast(self.high, x))
 
     @property
+    def is_separable(self) -> bool:
+        """True: each coordinate has its own interval."""
+        return True
+
+    @property
     def can_minimize(self) -> bool:
         """Whether the set has a linear minimization oracle: not if a bound is known to be infinite."""
         return not is_concrete((self.low, self.high)) or all(

@@ -26,6 +26,11 @@ class NonNegative(Domain):
         """max(x, 0)."""
         return optax.projections.projection_non_negative(x)
 
+    @property
+    def is_separable(self) -> bool:
+        """True: each coordinate has its own interval."""
+        return True
+
     def project_normal_cone(self, x: Point, v: Point) -> Point:
         """min(v, 0) where x is zero, else zero.
 

@@ -57,6 +57,11 @@ class Product(Domain):
         """Whether every part has a linear minimization oracle."""
         return all(part.can_minimize for part in self._domains())
 
+    @property
+    def is_separable(self) -> bool:
+        """Whether every part is known to be a product of intervals."""
+        return all(part.is_separable for part in self._domains())
+
     def contains(self, x: Point, tolerance: Float[Array, ""] | float | None = None) -> Bool[Array, ""]:
         """Whether each piece of `x` is in its part; without `tolerance`, each part uses its default."""
         if tolerance is not None:

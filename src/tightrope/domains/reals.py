@@ -25,6 +25,11 @@ class Reals(Domain):
         """`x` itself."""
         return x
 
+    @property
+    def is_separable(self) -> bool:
+        """True: each coordinate has its own interval."""
+        return True
+
     def project_normal_cone(self, x: Point, v: Point) -> Point:
         """Zero, the only normal vector."""
         return jax.tree.map(jnp.zeros_like, v)

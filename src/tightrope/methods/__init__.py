@@ -1,5 +1,6 @@
 """The methods, one algorithm per file."""
 
+from .adaptive_lagrangian import AdaptiveLagrangian
 from .adaptive_penalty.matrix_free import MatrixFreePenalty
 from .adaptive_penalty.method import AdaptivePenalty
 from .base import Accepts, Draw, Info, Method
@@ -25,6 +26,7 @@ from .two_phase_momentum import TwoPhaseMomentum
 
 __all__ = [
     "Accepts",
+    "AdaptiveLagrangian",
     "AdaptivePenalty",
     "ConservativeFrankWolfe",
     "ConservativeSaddle",

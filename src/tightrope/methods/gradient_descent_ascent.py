@@ -33,7 +33,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 from optax.tree_utils import tree_bias_correction
 
-from ..domains import Box, Domain, NonNegative, Product, Reals
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle, Sample
 from .base import Accepts, Draw, Hyper, Info, Method, choice, hyper
@@ -56,13 +55,6 @@ def _on_one_scale(updates: Any, state: Any, params: Any = None) -> tuple[Any, An
 
 ONE_SCALE = optax.GradientTransformation(ADAM.init, _on_one_scale)
 """Adam with one scale for all coordinates: a multiple of the averaged gradient."""
-
-
-def _by_coordinates(domain: Domain) -> bool:
-    """Whether the set is known to be a product of intervals."""
-    if isinstance(domain, Product):
-        return all(map(_by_coordinates, jax.tree.leaves(domain.parts, is_leaf=lambda part: isinstance(part, Domain))))
-    return isinstance(domain, Reals | NonNegative | Box)
 
 
 class State(NamedTuple):
@@ -153,7 +145,7 @@ class GradientDescentAscent(Method):
         """The primal direction for this set."""
         if self.primal is not None:
             return self.primal
-        return ADAM if _by_coordinates(oracle.domain) else ONE_SCALE
+        return ADAM if oracle.domain.is_separable else ONE_SCALE
 
     def _descend(
         self, oracle: Oracle, state: State, at: Float[Array, " n"], gradient: Float[Array, " n"], shrink: Array
@@ -179,5 +171,5 @@ def _lagrangian_gradients(
     oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
 ) -> tuple[Float[Array, " n"], Float[Array, " rows"]]:
     """The gradients of the Lagrangian in x and in the multipliers."""
-    c, pullback = oracle.vjp(x, sample)
-    return oracle.grad(x, sample) + pullback(multipliers), c
+    values, pullback = jax.vjp(lambda point: oracle.value_and_rows(point, sample), x)
+    return pullback(jnp.concatenate([jnp.ones(1, x.dtype), multipliers]))[0], values[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..arguments import check_type, did_you_mean
+from .adaptive_lagrangian import AdaptiveLagrangian
 from .adaptive_penalty.matrix_free import MatrixFreePenalty
 from .adaptive_penalty.method import AdaptivePenalty
 from .base import Method
@@ -25,8 +26,8 @@ from .switching_subgradient import SwitchingSubgradient
 from .truncated_momentum import TruncatedMomentum
 from .two_phase_momentum import TwoPhaseMomentum
 
-OURS: tuple[type[Method], ...] = (AdaptivePenalty, MatrixFreePenalty)
-"""The default method, and the default for very many constraints."""
+OURS: tuple[type[Method], ...] = (AdaptivePenalty, MatrixFreePenalty, AdaptiveLagrangian)
+"""The default method, the default for very many constraints, and the default for networks."""
 
 PAPERS: tuple[type[Method], ...] = (
     LinearizedALM,

@@ -121,6 +121,10 @@ class Oracle(eqx.Module):
         rows = self.rows.of(self.raw(x, sample), x[self.parameters.size :])
         return rows if self.prox is None else rows + 0.5 * self.prox.rows * self._square_distance(x)
 
+    def value_and_rows(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " 1+rows"]:
+        """The objective, then the constraint rows: with one product of the two, the gradient of a Lagrangian."""
+        return jnp.concatenate([self.f(x, sample)[None], self.c(x, sample)])
+
     def vjp(
         self, x: Float[Array, " n"], sample: Sample
     ) -> tuple[Float[Array, " rows"], Callable[[Float[Array, " rows"]], Float[Array, " n"]]]:

@@ -47,6 +47,10 @@ class Rows(eqx.Module):
         identity = self.index == tuple(range(self.raw_size))
         return self.sign * ((raw if identity else raw[np.array(self.index, int)]) - bound)
 
+    def violation(self, rows: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """The distance of each row to its range."""
+        return jnp.maximum(rows - self.high, 0.0) + jnp.maximum(self.low - rows, 0.0)
+
     def to_raw(self, multipliers: Float[Array, " rows"]) -> Float[Array, " raw"]:
         """The multipliers of the raw values: one signed number each, positive if an upper bound is active."""
         return jnp.zeros(self.raw_size, multipliers.dtype).at[np.array(self.index, int)].add(self.sign * multipliers)

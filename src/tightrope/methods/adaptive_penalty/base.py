@@ -50,6 +50,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ...oracles.oracle import Oracle, Sample
 from ..base import Accepts, Draw, Hyper, Info, Method, hyper
+from ..shared.halves import even_batch_size
 from .acceptance import Acceptance, End, Outcome, accept_or_reject
 from .constants import INFEASIBLE_SHARE, MIN_DAMPING
 from .correction import second_order_correction
@@ -112,8 +113,7 @@ class SelfTunedPenalty(Method):
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         """One sample with an even number of examples: its halves show the noise."""
-        sizes = [source.batch_size for source in oracle.sources]
-        return {"step": None if all(size % 2 == 0 for size in sizes) else (max(sizes) + 1) // 2 * 2}
+        return {"step": even_batch_size(oracle)}
 
     def _damp(self, oracle: Oracle, state: Any) -> Any:
         """Return the state with σ ≥ κ √(T q/w), T the steps until a full pass or until an estimate forgets a sample."""

@@ -16,10 +16,10 @@ from jaxtyping import Array, Bool, Float
 from ...numerics.prox_linear import ProxLinearModel
 from ...numerics.ranges import range_multipliers, range_multipliers_on_set, solve_active_rows
 from ...oracles.oracle import Sample
+from ..shared.halves import halves_of, variance_from_halves
 from .constants import MAX_FACES, MAX_OUTSIDE, SIGNIFICANT_SQ
 from .faces import FaceSearch, nearest_face
 from .model import ModelStep, PenaltyModel, Steering, Trial
-from .noise import halves_of, variance_from_halves
 from .penalty import range_violation
 from .quasi_newton import InverseHessian, LBFGSMemory
 

@@ -42,12 +42,13 @@ from ...numerics.ranges import RangePenalty
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ..base import Draw, Info
+from ..shared.halves import halves_of
 from .acceptance import End, Outcome, actual_reduction, beyond_noise
 from .base import SelfTunedPenalty
 from .constants import INITIAL_PENALTY_FACTOR, INITIAL_RIDGE, MIN_SCALED_PENALTY
 from .full_pass import full_pass_period, refresh
 from .model import Trial
-from .noise import Noise, gains, halves_of, least_weight, noise_after, running_mean
+from .noise import Noise, gains, least_weight, noise_after, running_mean
 from .penalty import range_violation
 from .products import ProductModel
 from .tuning import Tuning, initial_curvature

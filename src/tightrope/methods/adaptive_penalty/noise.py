@@ -23,12 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ...numerics.scaling import positive_or_one
-from ...oracles.oracle import Sample
 from .constants import NOISE_MEMORY
 
 
@@ -114,17 +112,6 @@ def correct_estimates(end: Any, weight: Float[Array, ""]) -> tuple[list[Array], 
     ]
     parts = zip(end.state.noise, end.gains, end.variances, strict=True)
     return corrected, tuple(n.with_sample(a, s, weight) for n, a, s in parts)
-
-
-def halves_of(sample: Sample) -> Sample:
-    """Return the two halves of a sample, stacked."""
-    return jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), sample)
-
-
-def variance_from_halves(halves: Float[Array, "2 rows ..."]) -> Float[Array, " rows"]:
-    """Return the variance of the mean of two independent halves, for each row the sum over its entries."""
-    squares = 0.25 * (halves[0] - halves[1]) ** 2
-    return jnp.sum(squares, axis=tuple(range(1, squares.ndim)))
 
 
 def running_mean(old: Float[Array, ...], new: Float[Array, ...], k: Int[Array, ""]) -> Float[Array, ...]:

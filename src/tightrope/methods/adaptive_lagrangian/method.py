@@ -1,0 +1,323 @@
+r"""AdaptiveLagrangian: Adam on the Lagrangian, multipliers by a self-tuned proportional-integral rule, and a restoration.
+
+For networks: a step is one forward and one backward pass on one batch, whatever the number of constraints, and nothing has to
+be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s the root mean square of each leaf of x0:
+
+    g = ∇f(x, ξ) + J(x, ξ)ᵀ y                                  one product with Jᵀ
+    v, ν ← Adam's running means of g and g²
+    x⁺ = P_X(x − α_k P v),   P = diag(s/(√ν + ε))             Adam, with steps relative to the size of each leaf
+    y⁺ from h(x, ξ), P and v by the rule in `multipliers`
+    k = T:  x is moved to where the rows of all data are within their ranges, as `restoration` says
+
+    α_k = α min{k/(0.02 T), 1, 1.25 (1 − (k − 1)/T)},   α = min{0.1, 7/√T}, less if the objective is steep
+
+The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. Every fourth step it is measured for all rows by one
+product: for random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so
+J_i √P z on one half of the batch times that on the other is averaged instead, which is unbiased.
+
+α is halved, at most six times, until a first step, along −s sign(∇f), leaves at least a quarter of the slope along it.
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| g, v, ν | `gradient`, `first`, `second` | P | `metric` |
+| α, α_k | `step_size`, `rate` | s | `scale` |
+| G | `response` | y | `controller.multipliers` |
+
+On a set that does not bound each coordinate separately, P is a multiple of the identity (see GradientDescentAscent).
+
+What is proved: nothing for the stochastic iteration, as for Adam itself. On a quadratic with exact rows, fixed P and α the
+multipliers converge linearly (the characteristic equation in `multipliers`); the restoration is Newton's method on the rows.
+All constants were chosen on five networks of the zoo and three of the same kind on other data; benchmarks/networks.py has
+problems that nothing was chosen on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from ...numerics.scaling import positive_or_one
+from ...oracles.oracle import Oracle, Sample
+from ..base import Accepts, Draw, Hyper, Info, Method, hyper
+from ..shared.halves import even_batch_size, halves_of, on_halves, variance_from_halves
+from .multipliers import Controller, Response
+from .restoration import can_restore, restore
+
+FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-6
+"""Adam's decay rates, and ε in units of the root mean square of √ν."""
+MAX_STEP, STEP_OVER_ROOT, WARM_UP, DECAY = 0.1, 7.0, 0.02, 1.25
+"""α = min{0.1, 7/√T}; the share of the steps that warm up, and how fast α_k falls afterwards."""
+PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 4, 16, 0.05
+"""The response is measured in each of the first steps, then every fourth; the least weight of a measurement."""
+MIN_RESPONSE = 0.05
+"""The least response, as a share of what the batch alone shows."""
+NOISE_WEIGHT = 0.02
+STEEPNESS_LEFT, HALVINGS = 0.25, 6
+
+
+class State(NamedTuple):
+    """Iterate, Adam's running means, the controller of the multipliers, and what it is tuned by."""
+
+    x: Float[Array, " n"]
+    first: Float[Array, " n"]
+    second: Float[Array, " n"]
+    controller: Controller
+    variance: Float[Array, " rows"]
+    """Of the rows on a batch."""
+    response: Float[Array, "2 rows"]
+    """G from products of halves, and from the batch alone."""
+    scale: tuple[Float[Array, ""], ...]
+    """The root mean square of each leaf of x0."""
+    peak: Float[Array, ""]
+    """The largest learning rate so far, of an optimizer of the user's."""
+    optimizer: Any
+
+
+class AdaptiveLagrangian(Method):
+    """Adam on the Lagrangian with self-tuned multipliers, for networks: one forward and one backward pass a step.
+
+    Args:
+        step_size: α, the learning rate relative to the root mean square of each leaf of x0; None: estimated at the start.
+        optimizer: an Optax optimizer such as `optax.adamw(1e-3)`, with its own learning rate, schedule, clipping and weight
+            decay, in place of Adam and α. It gets the Lagrangian's gradient. Every new object compiles again.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, tightrope as tr
+        >>> rng = np.random.default_rng(0)
+        >>> x, y = rng.normal(size=(2000, 8)).astype("float32"), rng.integers(0, 2, 2000).astype("float32")
+        >>> data = tr.Dataset({"x": x, "y": y}, batch_size=32)
+        >>> score = lambda p, batch: jnp.tanh(batch["x"] @ p["hidden"]) @ p["output"]
+        >>> loss = lambda p, batch: jnp.mean(jnp.logaddexp(0, score(p, batch)) - batch["y"] * score(p, batch))
+        >>> rate = lambda p, batch: jnp.mean(jax.nn.sigmoid(score(p, batch)))
+        >>> start = {
+        ...     "hidden": jnp.asarray(rng.normal(size=(8, 16)) / 3),
+        ...     "output": jnp.asarray(rng.normal(size=16) / 4),
+        ... }
+        >>> problem = tr.Problem(loss, tr.at_most(rate, 0.3, data=data), data=data)
+        >>> result = tr.solve(problem, start, tr.methods.AdaptiveLagrangian(), steps=500)
+        >>> result.certificate.verdict
+        'feasible'
+    """
+
+    step_size: Hyper = hyper(None)
+    optimizer: optax.GradientTransformation | None = eqx.field(default=None, static=True)
+
+    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
+    reference: ClassVar[str] = "ours, after Kingma, Ba 2015 and Sohrabi et al. 2024 (controllers for multipliers)"
+    guarantee: ClassVar[str] = "none for the iteration; rows restored on all data at the end"
+    cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every fourth step 1 more h and Jd; passes over all data at the end"
+
+    def __check_init__(self) -> None:
+        if self.optimizer is not None and not isinstance(self.optimizer, optax.GradientTransformation):
+            raise TypeError(
+                "AdaptiveLagrangian: optimizer must be an Optax optimizer such as optax.adamw(1e-3), "
+                f"got {type(self.optimizer).__name__}"
+            )
+
+    @property
+    def uses_horizon(self) -> bool:
+        return True
+
+    def roles(self, oracle: Oracle) -> dict[str, int | None]:
+        """One sample with an even number of examples: its halves show the noise."""
+        return {"step": even_batch_size(oracle)}
+
+    def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        largest = jnp.minimum(MAX_STEP, STEP_OVER_ROOT / jnp.sqrt(draw.steps.astype(x.dtype)))
+        return self.with_defaults(step_size=_less_where_steep(oracle, x, draw.samples["step"], largest))
+
+    def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
+        rows, multipliers = jnp.zeros_like(oracle.rows.low), oracle.multipliers
+        params = oracle.parameters.unravel_arrays(x)
+        return State(
+            x,
+            first=jnp.zeros_like(x),
+            second=jnp.zeros_like(x),
+            controller=Controller(rows, multipliers, multipliers, rows),
+            variance=rows,
+            response=jnp.stack([rows, rows]),
+            scale=leaf_scales(params),
+            peak=jnp.zeros((), x.dtype),
+            optimizer=None if self.optimizer is None else self.optimizer.init(params),
+        )
+
+    def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
+        k, sample = draw.k, draw.samples["step"]
+        value, gradient = _lagrangian(oracle, state.x, state.controller.multipliers, sample)
+        adam = Adam.update(oracle, state, gradient, k)
+        step, optimizer = self._descend(oracle, state, gradient, adam, draw)
+        rate = self._rate(step, adam, draw)
+        peak = self.step_size if self.optimizer is None else jnp.maximum(state.peak, rate)
+
+        probes = (k <= FIRST_PROBES) | (k % PROBE_PERIOD == 0)
+        response = jax.lax.cond(
+            probes, lambda: _measure_response(oracle, state, adam.metric, draw), lambda: state.response
+        )
+        variance = _is_sampled(oracle) * _mean_after(state.variance, variance_from_halves(value), k, NOISE_WEIGHT)
+        least = MIN_RESPONSE * response[1]
+        seen = Response(variance, jnp.maximum(response[0], least), adam.length_sq, peak, rate / positive_or_one(peak))
+        controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
+
+        x, cost = _finish(oracle, oracle.project(state.x + step), adam.metric, draw)
+        state = State(x, adam.first, adam.second, controller, variance, response, state.scale, peak, optimizer)
+        evaluations = 1 + probes.astype(jnp.int32)
+        return state, Info(
+            1,
+            evaluations + cost.constraint_values,
+            evaluations + cost.constraint_jacobians,
+            oracle.count_examples("both", sample) + cost.samples,
+        )
+
+    def _descend(
+        self, oracle: Oracle, state: State, gradient: Float[Array, " n"], adam: Adam, draw: Draw
+    ) -> tuple[Float[Array, " n"], Any]:
+        """The step and the state of the optimizer, None for our own."""
+        if self.optimizer is None:
+            return -self.step_size * _schedule(draw, gradient.dtype) * adam.metric * adam.direction, None
+        unravel = oracle.parameters.unravel_arrays
+        update, optimizer = self.optimizer.update(unravel(gradient), state.optimizer, unravel(state.x))
+        return oracle.parameters.ravel(update), optimizer
+
+    def _rate(self, step: Float[Array, " n"], adam: Adam, draw: Draw) -> Float[Array, ""]:
+        """α_k; that of an optimizer of the user's is the length of its step over that of P v, in the metric."""
+        if self.optimizer is None:
+            return self.step_size * _schedule(draw, step.dtype)
+        return jnp.sqrt(jnp.sum(step**2 / positive_or_one(adam.metric)) / positive_or_one(adam.length_sq))
+
+
+class Adam(NamedTuple):
+    """Adam's running means of the gradient and its squares, and what follows from them.
+
+    Attributes:
+        first: the running mean of gradients.
+        second: the running mean of their squares.
+        metric: the diagonal of P.
+        direction: v, the first mean without its bias.
+        length_sq: S = ⟨v, Pv⟩.
+    """
+
+    first: Float[Array, " n"]
+    second: Float[Array, " n"]
+    metric: Float[Array, " n"]
+    direction: Float[Array, " n"]
+    length_sq: Float[Array, ""]
+
+    @classmethod
+    def update(cls, oracle: Oracle, state: State, gradient: Float[Array, " n"], k: Int[Array, ""]) -> Adam:
+        """Return the means with the gradient of step k."""
+        first = FIRST_DECAY * state.first + (1.0 - FIRST_DECAY) * gradient
+        second = SECOND_DECAY * state.second + (1.0 - SECOND_DECAY) * gradient**2
+        metric = _metric(oracle, second / _weight(SECOND_DECAY, k, second.dtype), state.scale)
+        direction = first / _weight(FIRST_DECAY, k, first.dtype)
+        return cls(first, second, metric, direction, jnp.sum(metric * direction**2))
+
+
+def _weight(decay: float, k: Int[Array, ""], dtype: Any) -> Float[Array, ""]:
+    """The total weight of k terms in a running mean that began at 0."""
+    return 1.0 - jnp.asarray(decay, dtype) ** k
+
+
+def _metric(oracle: Oracle, squares: Float[Array, " n"], scale: tuple[Array, ...]) -> Float[Array, " n"]:
+    """P = s/(√ν + ε), the same for all coordinates on a set that does not bound each of them separately."""
+    sizes = spread_over_leaves(oracle, scale)
+    mean = jnp.mean(squares)
+    if not oracle.domain.is_separable:
+        squares, sizes = jnp.full_like(squares, mean), jnp.full_like(sizes, jnp.sqrt(jnp.mean(sizes**2)))
+    return sizes / positive_or_one(jnp.sqrt(squares) + EPSILON * jnp.sqrt(mean))
+
+
+def leaf_scales(params: Any) -> tuple[Float[Array, ""], ...]:
+    """The root mean square of each leaf; of all leaves for those that are zero, and 1 if all are."""
+    leaves = jax.tree.leaves(params)
+    everything = positive_or_one(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves) / sum(leaf.size for leaf in leaves)))
+    sizes = [jnp.sqrt(jnp.mean(leaf**2)) for leaf in leaves]
+    return tuple(jnp.where(size > 0, size, everything) for size in sizes)
+
+
+def spread_over_leaves(oracle: Oracle, scale: tuple[Array, ...]) -> Float[Array, " n"]:
+    """The flat vector that has each leaf's scale in all its entries."""
+    params = oracle.parameters.unravel_arrays(oracle.parameters.start)
+    leaves, structure = jax.tree.flatten(params)
+    filled = [jnp.broadcast_to(size, leaf.shape) for size, leaf in zip(scale, leaves, strict=True)]
+    return oracle.parameters.ravel(jax.tree.unflatten(structure, filled))
+
+
+def _lagrangian(
+    oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
+) -> tuple[Float[Array, "2 rows"], Float[Array, " n"]]:
+    """The rows on the halves of a sample, and ∇f + Jᵀy on all of it."""
+
+    def both(point: Float[Array, " n"]) -> Float[Array, "2 1+rows"]:
+        return on_halves(lambda part: oracle.value_and_rows(point, part), sample)
+
+    values, pullback = jax.vjp(both, x)
+    weights = 0.5 * jnp.concatenate([jnp.ones(1, x.dtype), multipliers])
+    return values[:, 1:], pullback(jnp.stack([weights, weights]))[0]
+
+
+def _measure_response(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, "2 rows"]:
+    """G after one more product with random signs: from products of halves, and from the batch alone."""
+    signs = jax.random.rademacher(draw.key, metric.shape, metric.dtype)
+
+    def rows(point: Float[Array, " n"]) -> Float[Array, "2 rows"]:
+        return on_halves(lambda part: oracle.c(point, part), draw.samples["step"])
+
+    _, change = jax.jvp(rows, (state.x,), (jnp.sqrt(metric) * signs,))
+    probes = jnp.minimum(draw.k, FIRST_PROBES) + jnp.maximum(draw.k // PROBE_PERIOD - FIRST_PROBES // PROBE_PERIOD, 0)
+    measured = jnp.stack([change[0] * change[1], jnp.mean(change**2, axis=0)])
+    return _mean_after(state.response, measured, probes, PROBE_WEIGHT)
+
+
+def _mean_after(
+    mean: Float[Array, "*shape"], new: Float[Array, "*shape"], count: Int[Array, ""], least: float
+) -> Float[Array, "*shape"]:
+    """The mean of `count` terms, the last of which is `new`; later, a running mean in which a term has the weight `least`."""
+    return mean + jnp.maximum(1.0 / count, least).astype(mean.dtype) * (new - mean)
+
+
+def _is_sampled(oracle: Oracle) -> Bool[np.ndarray, " rows"]:
+    """Whether each row has data."""
+    return np.repeat([t.source is not None for t in oracle.constraints], [t.size for t in oracle.constraints])
+
+
+def _schedule(draw: Draw, dtype: Any) -> Float[Array, ""]:
+    """α_k/α: warm-up, and a linear decay to the end."""
+    done = (draw.k - 1) / draw.steps
+    return jnp.minimum(jnp.minimum(draw.k / (WARM_UP * draw.steps), 1.0), DECAY * (1.0 - done)).astype(dtype)
+
+
+def _less_where_steep(
+    oracle: Oracle, x: Float[Array, " n"], sample: Sample, largest: Float[Array, ""]
+) -> Float[Array, ""]:
+    """α: halved until a first step along −s sign(∇f) leaves a quarter of the slope along it, on another half of the sample."""
+    scale = spread_over_leaves(oracle, leaf_scales(oracle.parameters.unravel_arrays(x)))
+    parts = [jax.tree.map(lambda a, i=i: a[i], halves_of(sample)) for i in (0, 1)]
+    direction = -scale * jnp.sign(oracle.grad(x, parts[0]))
+
+    def slope(rate: Float[Array, ""]) -> Float[Array, ""]:
+        return jnp.vdot(oracle.grad(x + rate * direction, parts[1]), direction)
+
+    rates = largest * 0.5 ** np.arange(HALVINGS + 1)
+    first = slope(jnp.zeros_like(largest))
+    left = jax.lax.map(slope, rates.astype(x.dtype)) <= STEEPNESS_LEFT * first
+    return jnp.where(jnp.any(left), rates[jnp.argmax(left)], rates[-1]).astype(x.dtype)
+
+
+def _finish(
+    oracle: Oracle, x: Float[Array, " n"], metric: Float[Array, " n"], draw: Draw
+) -> tuple[Float[Array, " n"], Info]:
+    """x, restored if this is the last step, and what that cost."""
+    if not can_restore(oracle):
+        return x, Info()
+    nothing = jnp.int32(0)
+    return jax.lax.cond(
+        draw.k == draw.steps,
+        lambda: restore(oracle, x, metric, draw.key),
+        lambda: (x, Info(constraint_values=nothing, constraint_jacobians=nothing, samples=nothing)),
+    )

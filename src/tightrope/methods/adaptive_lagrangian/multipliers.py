@@ -1,0 +1,116 @@
+r"""The rule for the multipliers: a proportional-integral controller for each row, tuned by what a step can do to the row.
+
+Let the step be x⁺ = x − α P(∇F + Jᵀy) with a diagonal metric P. To first order row i then changes by −α G_i y_i beside what
+the objective and the other rows do to it, where G_i = J_i P J_iᵀ. With the error e_i, the signed distance of row i to its
+range, and y = λ + K_p e, λ⁺ = λ + K_i e, the error obeys ë + αGK_p ė + αGK_i e = 0, so
+
+    K_p = κ/(τ α G),  K_i = q/(τ² α G)
+
+let it decay within about τ steps, whatever the units of the row. Four things are added:
+
+- τ is long enough for the noise. The filtered error has a standard deviation of about σ τ^{-1/2}, σ that of the row on a batch;
+  the noise of y then moves x by less than a tenth of the length that the gradient moves it, if
+  τ ≥ (8 σ/(α √(G S)))^{2/3}, S = ⟨v, Pv⟩.
+- A step of that length changes row i by at most α √(G S). Errors of more than θ τ α √(G S) are cut to that, ē: a row that is
+  far from its range (a loss of 2.3 with a bound of 0.06) must not drive its multiplier further than a step can follow.
+- While e is cut, the proportional part stands still. The change of the part that was cut goes into λ instead, so that a row
+  which approaches its range on its own lowers y (this is called anti-windup).
+- K_i is proportional to the learning rate α_k of the step, as the response of the rows is.
+
+Multipliers of inequalities do not change sign in one step, and the error of a row inside its range is the distance to the end
+that λ pushes it away from; 0 if λ is 0.
+
+| symbol | name | symbol | name |
+|---|---|---|---|
+| e, ē | `error`, `limited` | λ, y | `integral`, `multipliers` |
+| σ², G | `variance`, `response` | τ | `settling_time` |
+| α, α_k/α | `rate`, `rate_share` | S | `gradient_sq` |
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ...numerics.scaling import positive_or_one
+from ...oracles.rows import Rows
+
+PROPORTIONAL, INTEGRAL = 0.3, 2.0
+"""κ and q."""
+NOISE_FACTOR = 8.0
+ERROR_LIMIT = 0.2
+"""θ."""
+MIN_SETTLING, MIN_SETTLING_ROOT, SETTLING_SHARE = 10.0, 0.4, 0.05
+"""τ is at least 10 and 0.4 √T, and at most T/20, for a horizon of T steps."""
+FILTER = 5.0
+"""The filter of the rows forgets within τ/5 steps."""
+
+
+class Response(NamedTuple):
+    """What the rows do: their noise on a batch, their response to a multiplier, and the length of a step.
+
+    Attributes:
+        variance: of a row on a batch; 0 for rows without data.
+        response: G.
+        gradient_sq: S.
+        rate: α, the largest learning rate of the run.
+        rate_share: the learning rate of this step over that.
+    """
+
+    variance: Float[Array, " rows"]
+    response: Float[Array, " rows"]
+    gradient_sq: Float[Array, ""]
+    rate: Float[Array, ""]
+    rate_share: Float[Array, ""]
+
+
+class Controller(NamedTuple):
+    """The state of the rule: the filtered rows, λ, y, and the part of the error that was cut."""
+
+    filtered: Float[Array, " rows"]
+    integral: Float[Array, " rows"]
+    multipliers: Float[Array, " rows"]
+    cut: Float[Array, " rows"]
+
+    def update(
+        self, value: Float[Array, " rows"], rows: Rows, seen: Response, k: Int[Array, ""], steps: Int[Array, ""]
+    ) -> Controller:
+        """The controller after the rows took this value on the sample of step k."""
+        tau = settling_time(seen, steps)
+        weight = jnp.where(seen.variance > 0, jnp.maximum(jnp.minimum(FILTER / tau, 1.0), 1.0 / k), 1.0)
+        filtered = self.filtered + weight.astype(value.dtype) * (value - self.filtered)
+        error = signed_error(filtered, self.integral, rows)
+        limit = ERROR_LIMIT * tau * seen.rate * jnp.sqrt(seen.response * seen.gradient_sq)
+        limited = jnp.clip(error, -limit, limit)
+        cut = error - limited
+        gain = 1.0 / positive_or_one(tau * seen.rate * seen.response)
+        growth = INTEGRAL * seen.rate_share * gain / tau * limited
+        windup = PROPORTIONAL * gain * jnp.where(k > 1, cut - self.cut, 0.0)
+        side = jnp.where(self.integral != 0, jnp.sign(self.integral), jnp.sign(error))
+        integral = _on_side(self.integral + growth + windup, side, rows)
+        multipliers = _on_side(integral + PROPORTIONAL * gain * limited, side, rows)
+        return Controller(filtered, integral, multipliers, cut)
+
+
+def settling_time(seen: Response, steps: Int[Array, ""]) -> Float[Array, " rows"]:
+    """τ for every row."""
+    horizon = steps.astype(seen.rate.dtype)
+    reach = positive_or_one(seen.rate * jnp.sqrt(seen.response * seen.gradient_sq))
+    least = jnp.maximum(MIN_SETTLING, MIN_SETTLING_ROOT * jnp.sqrt(horizon))
+    by_noise = (NOISE_FACTOR * jnp.sqrt(seen.variance) / reach) ** (2.0 / 3.0)
+    return jnp.clip(by_noise, least, jnp.maximum(SETTLING_SHARE * horizon, least))
+
+
+def signed_error(value: Float[Array, " rows"], integral: Float[Array, " rows"], rows: Rows) -> Float[Array, " rows"]:
+    """The signed distance of each row to its range or, inside it, to the end that its multiplier pushes it away from."""
+    above, below = value - rows.high, value - rows.low
+    inside = jnp.where(integral > 0, above, jnp.where(integral < 0, below, 0.0))
+    return jnp.where(above > 0, above, jnp.where(below < 0, below, inside))
+
+
+def _on_side(multipliers: Float[Array, " rows"], side: Float[Array, " rows"], rows: Rows) -> Float[Array, " rows"]:
+    """Multipliers of inequalities with the sign of `side`, or 0."""
+    kept = jnp.where(multipliers * side > 0, multipliers, 0.0)
+    return jnp.where(rows.low == rows.high, multipliers, kept)

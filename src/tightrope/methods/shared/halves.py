@@ -1,0 +1,35 @@
+"""A sample in two independent halves: their mean is the sample's, and their difference shows its noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ...oracles.oracle import Oracle, Sample
+
+
+def even_batch_size(oracle: Oracle) -> int | None:
+    """The batch size of a sample that has halves: None, each source's own, if all are even."""
+    sizes = [source.batch_size for source in oracle.sources]
+    return None if all(size % 2 == 0 for size in sizes) else (max(sizes) + 1) // 2 * 2
+
+
+def halves_of(sample: Sample) -> Sample:
+    """Return the two halves of a sample, stacked."""
+    return jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), sample)
+
+
+def on_halves(fn: Callable[[Sample], Float[Array, ...]], sample: Sample) -> Float[Array, "2 ..."]:
+    """Return the function's values on the halves of a sample; without data, its value twice."""
+    if not jax.tree.leaves(sample):
+        return jnp.stack([fn(sample)] * 2)
+    return jax.vmap(fn)(halves_of(sample))
+
+
+def variance_from_halves(halves: Float[Array, "2 rows ..."]) -> Float[Array, " rows"]:
+    """Return the variance of the mean of two independent halves, for each row the sum over its entries."""
+    squares = 0.25 * (halves[0] - halves[1]) ** 2
+    return jnp.sum(squares, axis=tuple(range(1, squares.ndim)))
