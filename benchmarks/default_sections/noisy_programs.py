@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 import tightrope as tr
-from tightrope.certificates.evaluation import complementarity, raw_violations
-from tightrope.numerics.kkt import kkt_multipliers
+from tightrope.certificates.evaluation import complementarity, raw_violations, stationarity
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
 
@@ -44,9 +43,7 @@ class Judge:
         def measure(x: Any) -> Any:
             objective, gradient = oracle.value_and_grad(x, ())
             rows, jacobian = oracle.c(x, ()), oracle.jac(x, ())
-            multipliers, residual = kkt_multipliers(
-                gradient, jacobian, rows, oracle.equality, lambda v: v - oracle.project_normal_cone(x, v)
-            )
+            multipliers, residual = stationarity(oracle, x, parameters.start, gradient, rows, jacobian)
             violation = jnp.max(raw_violations(oracle, rows), initial=0.0)
             products = complementarity(oracle, rows, multipliers)
             return jnp.stack([objective, violation, products, jnp.max(jnp.abs(residual)), jnp.max(jnp.abs(gradient))])
