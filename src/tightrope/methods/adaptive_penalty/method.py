@@ -137,13 +137,16 @@ class AdaptivePenalty(SelfTunedPenalty):
         lagrangian = changes.gradient + jnp.einsum("m,hmn->hn", trial.multipliers, changes.jacobian)
         products = _products(v, step, _mean(changes.gradient), lagrangian[0] - lagrangian[1])
         (gradient_sq, slope), (step_sq, curving), change_sq = products[0, :2], products[1, 1:3], products[2, 2]
-        actual = actual_reduction(trial.penalty, h, rows, oracle.rows, slope, curving)
+        passes = full_pass_period(oracle) is not None
+        weight, of_bend = least_weight(draw.k, passes), variance_from_halves(bend)
+        of_rows = of_bend + state.noise[2].error * step_sq if passes else variance_from_halves(changes.value)
+        judged = rows
+        if oracle.stochastic_constraints and not passes:
+            usual = state.noise[1].with_change(of_rows, step_sq, step_sq > 0, weight).change * step_sq
+            judged = jnp.where(usual < of_bend, h + _mean(changes.value), rows)
+        actual = actual_reduction(trial.penalty, h, judged, oracle.rows, slope, curving)
         row_sq = jnp.sum(_mean(there.jacobian) ** 2, axis=1)
         finite = jnp.isfinite(actual + change_sq + jnp.sum(row_sq))
-        passes = full_pass_period(oracle) is not None
-        of_bend = variance_from_halves(bend) + state.noise[2].error * step_sq
-        of_rows = of_bend if passes else variance_from_halves(changes.value)
-        weight = least_weight(draw.k, passes)
         variances = 0.25 * products[3, 3], of_rows, variance_from_halves(changes.jacobian)
         stayed, moved = noise_after(state.noise, variances, step_sq, finite & (step_sq > 0), weight)
         if oracle.stochastic_constraints:
