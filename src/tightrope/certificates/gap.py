@@ -134,7 +134,7 @@ def _face(
         return lambda v: v, jnp.zeros((), x.dtype)
     push = -lagrangian_gradient(x)
     rest, on_face = jax.linearize(gradient_mapping(oracle, x, length), push)
-    return on_face, length * (push - rest) @ rest
+    return on_face, jnp.maximum(length * (push - rest) @ rest, 0.0)  # negative by rounding alone
 
 
 def _tangent_projection(oracle: Oracle, x: Any, on_face: Mapping, multipliers: Any, sample: Sample) -> Any:
