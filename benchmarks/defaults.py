@@ -11,10 +11,12 @@
 - infeasible: the status that runs report on `zoo.infeasible`, and on `zoo.hs` without noise; float64, 1000 steps.
 
 A program is solved if, without noise, the largest violation is at most 1e-4·max(1, violation at x0) and the largest entry of
-∇f + Jᵀλ, minus the part that the normal cone of the set cancels, is at most max(1e-2, 3σ)·max(1, ‖∇f(x0)‖∞). With noise in the
-constraints the violation may be larger by three standard errors of a mean over the samples. `complementary` also requires
-|λ_i g_i| within the second tolerance; `optimal` requires the first tolerance and f within 1% of the published optimum. These
-judge the answer, which is chosen with evaluation samples that are not counted; `last` judges the last iterate.
+∇f + Jᵀλ, minus the part that the set cancels near x, is at most max(1e-2, 3σ)·max(1, ‖∇f(x0)‖∞). That part is the
+certificate's (docs/certificates.md, stationarity); rows of the file from before November 2026 have the normal cone of the exact
+x. With noise in the constraints the violation may be larger by three standard errors of a mean over the samples.
+`complementary` also requires |λ_i g_i| within the second tolerance; `optimal` requires the first tolerance and f within 1% of
+the published optimum. These judge the answer, which is chosen with evaluation samples that are not counted; `last` judges the
+last iterate.
 
 Run: python benchmarks/defaults.py [SECTION ...] [--levels 1e-4 ...] [--jobs 16] [--quick] [--out FILE]
 Other rows of the file are kept, so that a run can be split. With --quick nothing is written unless --out is given.

@@ -43,7 +43,7 @@ class Judge:
         def measure(x: Any) -> Any:
             objective, gradient = oracle.value_and_grad(x, ())
             rows, jacobian = oracle.c(x, ()), oracle.jac(x, ())
-            multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
+            multipliers, residual = stationarity(oracle, x, parameters.start, gradient, rows, jacobian)
             violation = jnp.max(raw_violations(oracle, rows), initial=0.0)
             products = complementarity(oracle, rows, multipliers)
             return jnp.stack([objective, violation, products, jnp.max(jnp.abs(residual)), jnp.max(jnp.abs(gradient))])

@@ -173,7 +173,19 @@ def compare_and_learn(model: Model, now: Now, trial: Trial, here: Halves, there:
     h_there = now.h + now.J @ move + jump - old_J @ move if p.noisy_rows else new_h
     curve = 0.5 * move @ change
     events.append("curved down" if curve < 0 else "curved up")
-    actual = trial.rho @ (violation(p, now.h) - violation(p, h_there)) - now.v @ move - max(curve, 0.0)
+    judged, secant = h_there, now.J
+    if p.noisy_rows and not p.period:
+        jumps = [b[1] - a[1] for a, b in zip(here, there, strict=True)]
+        bends = [jump - half[2] @ move for jump, half in zip(jumps, here, strict=True)]
+        far = float(move @ move)
+        usual = now.noise[1].with_change(variance(*jumps), far, True, least_weight(p, k)).q * far
+        directly = usual < variance(*bends)
+        judged = np.where(directly, now.h + jump, h_there)
+        unknown = now.noise[2].e * far / len(move)
+        miss = unknown / positive_or_one(unknown + usual) * (jump - turn @ move / 2 - now.J @ move)
+        secant = now.J + np.outer(np.where(directly, miss, 0.0), move) / positive_or_one(far)
+        events += ["judged by values" if any(directly) else "judged by the Jacobian"]
+    actual = trial.rho @ (violation(p, now.h) - violation(p, judged)) - now.v @ move - max(curve, 0.0)
     finite = bool(np.isfinite(actual + np.sum(change) + np.sum(turn)))
     accepted, sigma = accept(model, trial, actual, finite, events)
 
@@ -183,9 +195,10 @@ def compare_and_learn(model: Model, now: Now, trial: Trial, here: Halves, there:
         "least damping" if sigma < 1e-6 * delta else "damped",
     ]
     known = finite and float(move @ move) > 0
+    secant = secant if finite else now.J
     beyond_noise = np.sum(violation(p, now.h) ** 2) > 9 * np.sum(now.noise[1].e + now.noise[2].e * (now.x @ now.x))
     learned = now._replace(
-        noise=noise_after(p, now, here, there, move, y, known, accepted, k), pairs=pairs, delta=delta,
+        noise=noise_after(p, now, here, there, move, y, known, accepted, k), pairs=pairs, delta=delta, J=secant,
         sigma=max(sigma, 1e-6 * delta), rho=trial.rho, y=y, rejected=now.rejected + (not accepted), events=events,
         stalled=running_mean(now.stalled, float(trial.stalled and beyond_noise), k),
     )  # fmt: skip
@@ -194,7 +207,7 @@ def compare_and_learn(model: Model, now: Now, trial: Trial, here: Halves, there:
     largest = np.maximum(now.largest_row_norm, norms(new_J))
     rho = relax(trial.rho, y, norms(now.J), now.v, events)
     if p.noisy_rows:
-        h_there, new_J = h_there if p.period else now.h + jump, now.J + turn
+        h_there, new_J = h_there if p.period else now.h + jump, secant + turn
     return learned._replace(x=trial.x, v=now.v + change, h=h_there, J=new_J, rho=rho, largest_row_norm=largest)
 
 
@@ -246,7 +259,7 @@ RUNS = {
     ],
     "endless data": [
         {"x": [-0.49, -0.89, -0.44, 0.03], "seed": 2},
-        {"x": [0.63, 0.07, -0.52, -0.65], "seed": 6, "w": 40.0},
+        {"x": [0.63, 0.07, -0.52, -0.65], "seed": 7, "w": 40.0},
     ],
     "finite data": [
         {"x": [-0.09, 0.96, -0.47, 0.25], "seed": 5},
@@ -270,7 +283,7 @@ COVERED = {
     "noisy objective": RATIOS | {"corrected", "noise limits", "curvature limits", "raised where violated", "lifted", "waits",
                                  "second-order correction", "correction too long"},
     "endless data": {"corrected", "noise limits", "raised where violated", "poor", "curved down", "bends",
-                     "bends within noise"},
+                     "bends within noise", "judged by values", "judged by the Jacobian"},
     "finite data": {"full pass", "corrected", "not corrected", "noise limits", "raised where violated",
                     "no feasible descent", "rose", "fell", "fell, κ above 1"},
     "box": {"good", "fair", "rejected, needed damping", "bound", "inside", "raised where violated",

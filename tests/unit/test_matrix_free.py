@@ -273,14 +273,14 @@ def test_stationarity_is_that_of_the_dense_solver(name):
     domain = SETS.get(name)
 
     def both(gradient, jacobian, rows, equality, x):
-        cone = None if domain is None else lambda v: domain.project_normal_cone(x, v)
+        outside_cone = None if domain is None else lambda v: v - domain.project_normal_cone(x, v)
         linear = Linear(lambda d: jacobian @ d, lambda y: y @ jacobian)
-        found = kkt_multipliers_by_products(gradient, linear, rows, equality, cone)
-        expected = kkt_multipliers(gradient, jacobian, rows, equality, cone)
+        found = kkt_multipliers_by_products(gradient, linear, rows, equality, outside_cone)
+        expected = kkt_multipliers(gradient, jacobian, rows, equality, outside_cone)
 
         def left(y):
             push = -(gradient + y @ jacobian)
-            return push if cone is None else push - cone(push)
+            return push if outside_cone is None else outside_cone(push)
 
         return *found, -left(found[0]), *expected
 

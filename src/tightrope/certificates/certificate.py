@@ -41,7 +41,7 @@ class Certificate(NamedTuple):
     Attributes:
         objective: E objective(x).
         violation: for each constraint by name, the distance outside its bounds, of the entry with the largest one.
-        stationarity: distance of ∇F + Jᵀλ to −N_X(x), with least-squares multipliers, λ ≥ 0 for inequalities.
+        stationarity: distance of ∇F + Jᵀλ to −N_X near x, with least-squares multipliers, λ ≥ 0 for inequalities.
         complementarity: the largest |λ_i g_i| over the inequalities.
         multipliers: the multipliers of `stationarity`, by name: a float for a constraint function that returns a scalar, an
             array for one that returns a vector, even of length 1.

@@ -24,9 +24,6 @@ GROSS_VIOLATION = 0.5
 SIGNIFICANT = 4.0
 """Standard errors of a difference that count as one; with 8 samples the chance of an error is about 0.5%."""
 
-NEGLIGIBLE = 1e-5
-"""A gain below this share of the merit and of its progress is no reason to leave the method's own candidate."""
-
 
 def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"]) -> float:
     """The exact penalty function F + 2 Σ weights · violation; ∞ if it is not finite.
@@ -100,7 +97,6 @@ def choose_by_samples(
     oracle: Oracle,
     samples: list[list[Evaluation]],
     weights: Float[np.ndarray, " raw"],
-    first_objective: float,
 ) -> int:
     """Return the index of the answer among candidates that are known from samples; the first is kept when in doubt.
 
@@ -109,7 +105,6 @@ def choose_by_samples(
         oracle: its oracle, in native form.
         samples: for every fresh sample the evaluations of all candidates on it.
         weights: multipliers that weigh violations against the objective.
-        first_objective: the objective at the start of the run.
     """
     objective = np.array([[e.objective for e in sample] for sample in samples], float)
     raw = np.array([[e.raw for e in sample] for sample in samples], float)
@@ -123,8 +118,7 @@ def choose_by_samples(
     chosen = 0
     for other in range(1, len(merits)):
         error = np.std(each[:, other] - each[:, chosen], ddof=1) / np.sqrt(len(samples))
-        negligible = NEGLIGIBLE * (abs(merits[chosen]) + abs(first_objective - merits[chosen]))
-        better = merits[other] < merits[chosen] - max(SIGNIFICANT * error, negligible)
+        better = merits[other] < merits[chosen] - SIGNIFICANT * error
         if gross[chosen] > gross[other] or (gross[chosen] == gross[other] and better):
             chosen = other
     return chosen

@@ -14,10 +14,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..domains import Reals
-from ..numerics.kkt import kkt_multipliers
+from ..numerics.kkt import Mapping, kkt_multipliers
 from ..numerics.products import Linear, kkt_multipliers_by_products, linearize
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, Source, Span
+from .mapping import gradient_mapping, mapping_length
 from .scales import sizes
 
 EVALUATION_EXAMPLES = 8192
@@ -37,7 +38,7 @@ class Evaluation(NamedTuple):
     multipliers: Any
     gradient_norm: Any
     residual: Any
-    """The part of ∇F + Jᵀλ that the normal cone of X cannot cancel; its norm is the stationarity."""
+    """The part of ∇F + Jᵀλ that X cannot cancel near x (see `mapping`); its norm is the stationarity."""
     products: Any
     """The sum of |λ_i c_i| over all rows."""
     sizes: Any
@@ -101,9 +102,9 @@ def evaluate(
     place = np.array(oracle.rows.index, int)
     rows = rows + oracle.rows.sign * shift[1:][place]
     if isinstance(jacobian, Linear):
-        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, products)
+        multipliers, residual = stationarity_by_products(oracle, x, start, gradient, rows, jacobian, products)
     else:
-        multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
+        multipliers, residual = stationarity(oracle, x, start, gradient, rows, jacobian)
     return Evaluation(
         objective=objective + shift[0],
         raw=jnp.zeros(oracle.rows.raw_size, x.dtype).at[place].set(oracle.rows.sign * rows + oracle.rows.bound),
@@ -126,25 +127,38 @@ def complementarity(
 
 
 def stationarity(
-    oracle: Oracle, x: Float[Array, " n"], gradient: Float[Array, " n"], rows: Array, jacobian: Array
+    oracle: Oracle,
+    x: Float[Array, " n"],
+    start: Float[Array, " n"],
+    gradient: Float[Array, " n"],
+    rows: Float[Array, " rows"],
+    jacobian: Float[Array, "rows n"],
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """Return least-squares multipliers, and the part of ∇F + Jᵀλ that the normal cone of X cannot cancel."""
-    cone = None if isinstance(oracle.domain, Reals) else lambda v: oracle.project_normal_cone(x, v)
-    equality = oracle.equality
-    return kkt_multipliers(gradient, jacobian, rows, equality, cone, only_equalities=bool(equality.all()))
+    """Return least-squares multipliers, and the part of ∇F + Jᵀλ that X cannot cancel near x; `start` is x0."""
+    mapping, equality = _mapping(oracle, x, start, gradient), oracle.equality
+    return kkt_multipliers(gradient, jacobian, rows, equality, mapping, only_equalities=bool(equality.all()))
 
 
 def stationarity_by_products(
     oracle: Oracle,
     x: Float[Array, " n"],
+    start: Float[Array, " n"],
     gradient: Float[Array, " n"],
     rows: Float[Array, " rows"],
     jacobian: Linear,
     products: Int[Array, ""] | int,
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
     """`stationarity` for a Jacobian that is not formed."""
-    cone = None if isinstance(oracle.domain, Reals) else lambda v: oracle.project_normal_cone(x, v)
-    return kkt_multipliers_by_products(gradient, jacobian, rows, jnp.asarray(oracle.equality), cone, products)
+    mapping = _mapping(oracle, x, start, gradient)
+    return kkt_multipliers_by_products(gradient, jacobian, rows, jnp.asarray(oracle.equality), mapping, products)
+
+
+def _mapping(
+    oracle: Oracle, x: Float[Array, " n"], start: Float[Array, " n"], gradient: Float[Array, " n"]
+) -> Mapping | None:
+    if isinstance(oracle.domain, Reals):
+        return None
+    return gradient_mapping(oracle, x, mapping_length(x, start, jnp.linalg.norm(gradient)))
 
 
 def largest_violation(violations: Float[np.ndarray, " raw"]) -> float:

@@ -2,13 +2,14 @@ r"""The estimated optimality gap of a point, in units of the objective.
 
 With multipliers λ at x, the Lagrangian L and the tangent space T of the active rows and of the face of X at x,
 
-    gap = Σ |λ_i c_i| + max over d in T of −(rᵀd + ½ dᵀ∇²L d)
+    gap = Σ |λ_i c_i| + ⟨ν, x⁺ − x⟩ + max over d in T of −(rᵀd + ½ dᵀ∇²L d)
 
-where r is the part of ∇L that the normal cone of X cannot cancel. The first term is the duality gap F − L(·, λ), including
-what violations are worth; the second is the decrease that the quadratic model of the Lagrangian predicts. In a convex
+where r is the part of ∇L that X cannot cancel near x, and −ν the part that it cancels, with ν normal to X at x⁺ (see
+`mapping`). The first term is the duality gap F − L(·, λ), including what violations are worth; the second is what the distance
+from x to the face of X is worth; the third is the decrease that the quadratic model of the Lagrangian predicts. In a convex
 problem, and near a strict local solution of any other, the sum is F(x) − F* to second order. Where X is bounded and can
-minimize linear functions, the Frank–Wolfe gap ∇Lᵀ(x − s), s in argmin over X of ∇Lᵀs, is an upper bound of the second term,
-and the smaller of the two counts.
+minimize linear functions, the Frank–Wolfe gap ∇Lᵀ(x − s), s in argmin over X of ∇Lᵀs, is an upper bound of the second and
+third terms together, and the smaller of the two counts.
 
 The maximum is found by conjugate gradients, which stop as soon as an iteration adds little. Products with ∇²L are differences
 of gradients over a short distance, so kinks have a curvature too, and functions need only one derivative. Along a direction
@@ -24,9 +25,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..domains import Reals
+from ..numerics.kkt import Mapping
 from ..numerics.scaling import positive_or_one, reciprocal_or_zero
 from ..oracles.oracle import Oracle, Sample
-from .scales import MIN_LENGTH
+from .mapping import gradient_mapping, mapping_length, size_of
 
 MAX_ITERATIONS = 30
 """The most iterations of conjugate gradients."""
@@ -62,6 +64,7 @@ def curvature_at(
     x: Float[Array, " n"],
     start: Float[Array, " n"],
     residual: Float[Array, " n"],
+    gradient_norm: Float[Array, ""],
     multipliers: Float[Array, " rows"],
     sample: Sample,
 ) -> Curvature:
@@ -72,17 +75,19 @@ def curvature_at(
         x: the point.
         start: x0, or x if there is none.
         residual: r.
+        gradient_norm: ‖∇F‖.
         multipliers: λ.
         sample: the sample on which curvature is measured.
     """
-    size = positive_or_one(jnp.maximum(jnp.linalg.norm(x), MIN_LENGTH * jnp.linalg.norm(x - start)))
+    size = size_of(x, start)
     reach = jnp.maximum(size, jnp.linalg.norm(x - start))
     small = jnp.finfo(x.dtype).eps ** DIFFERENCE_EXPONENT
 
     def lagrangian_gradient(point: Float[Array, " n"]) -> Float[Array, " n"]:
         return oracle.grad(point, sample) + oracle.vjp(point, sample)[1](multipliers)
 
-    project = _tangent_projection(oracle, x, lagrangian_gradient, multipliers, sample)
+    on_face, slack = _face(oracle, x, mapping_length(x, start, gradient_norm), lagrangian_gradient)
+    project = _tangent_projection(oracle, x, on_face, multipliers, sample)
     first = project(residual)
     towards = jnp.where(jnp.any(x != 0), x, first)
 
@@ -104,7 +109,7 @@ def curvature_at(
     zero = jnp.zeros((), x.dtype)
     begin = _Search(jnp.int32(0), first, zero, first, -first, zero, jnp.bool_(False))
     end = jax.lax.while_loop(lambda s: ~s.done & (s.number < MAX_ITERATIONS + 2), product, begin)
-    return Curvature(jnp.minimum(end.decrease, _frank_wolfe_gap(oracle, x, end.base)), end.gradient_change)
+    return Curvature(jnp.minimum(end.decrease + slack, _frank_wolfe_gap(oracle, x, end.base)), end.gradient_change)
 
 
 def _iterate(s: _Search, turned: Float[Array, " n"], reach: Float[Array, ""]) -> _Search:
@@ -121,15 +126,19 @@ def _iterate(s: _Search, turned: Float[Array, " n"], reach: Float[Array, ""]) ->
     return s._replace(gradient=gradient, along=ratio * s.along - gradient, decrease=decrease, done=done)
 
 
-def _tangent_projection(oracle: Oracle, x: Any, lagrangian_gradient: Any, multipliers: Any, sample: Sample) -> Any:
-    """The projection onto the tangent space of the active rows and of the face of X."""
+def _face(
+    oracle: Oracle, x: Float[Array, " n"], length: Float[Array, ""], lagrangian_gradient: Mapping
+) -> tuple[Mapping, Float[Array, ""]]:
+    """Return the projection onto the directions of the face of X, and ⟨ν, x⁺ − x⟩."""
+    if isinstance(oracle.domain, Reals):
+        return lambda v: v, jnp.zeros((), x.dtype)
+    push = -lagrangian_gradient(x)
+    rest, on_face = jax.linearize(gradient_mapping(oracle, x, length), push)
+    return on_face, jnp.maximum(length * (push - rest) @ rest, 0.0)  # negative by rounding alone
 
-    def on_face(vector: Array) -> Array:
-        return vector
 
-    if not isinstance(oracle.domain, Reals):
-        push = -lagrangian_gradient(x)
-        _, on_face = jax.linearize(lambda v: v - oracle.project_normal_cone(x, v), push)
+def _tangent_projection(oracle: Oracle, x: Any, on_face: Mapping, multipliers: Any, sample: Sample) -> Any:
+    """The projection onto the tangent space of the active rows and of the face of X, given that onto the face."""
     if multipliers.size == 0 or oracle.large_jacobian:
         return on_face
     jacobian = oracle.jac(x, sample)

@@ -184,7 +184,9 @@ def _curvature(
     sampled, sample = evaluation_data(oracle)
     multipliers = oracle.rows.from_raw(jnp.asarray(estimates.multipliers))
     program = programs_for(problem, oracle).curvature
-    return jax.device_get(program(sampled.leaves(), x, start, estimates.residual, multipliers, sample))
+    return jax.device_get(
+        program(sampled.leaves(), x, start, estimates.residual, estimates.gradient_norm, multipliers, sample)
+    )
 
 
 class _Estimates(NamedTuple):
@@ -200,6 +202,7 @@ class _Estimates(NamedTuple):
         complementarity: the complementarity.
         multipliers: the multipliers.
         residual: the vector whose norm is the stationarity.
+        gradient_norm: ‖∇F‖.
         products: the sum of |λ_i c_i| over all rows.
         sizes: the sizes from which scales are computed.
     """
@@ -213,6 +216,7 @@ class _Estimates(NamedTuple):
     complementarity: Estimate
     multipliers: np.ndarray
     residual: np.ndarray
+    gradient_norm: np.ndarray
     products: float
     sizes: Sizes
 
@@ -249,6 +253,7 @@ def _from_all_data(problem: Problem, e: Evaluation) -> _Estimates:
         complementarity=_exact(e.complementarity),
         multipliers=e.multipliers,
         residual=e.residual,
+        gradient_norm=e.gradient_norm,
         products=float(e.products),
         sizes=e.sizes,
     )
@@ -303,6 +308,7 @@ def _from_samples(
         complementarity=_complementarity(oracle, around(m.products, m.product_errors)),
         multipliers=np.asarray(oracle.rows.to_raw(jnp.asarray(m.multipliers))),
         residual=m.residual,
+        gradient_norm=m.gradient_norm,
         products=float(np.sum(np.abs(m.multipliers * m.rows))),
         sizes=m.sizes,
     )

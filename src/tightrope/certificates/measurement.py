@@ -1,18 +1,19 @@
 """Measurements for a certificate from fresh samples: means and their standard errors.
 
 Stationarity and complementarity are functions of means. Let v = ∇F + Jᵀλ, c the rows, s = min(c, 0) for inequalities and 0 for
-equalities. The multipliers minimize d² + Σ (s_i λ_i)² where d = ‖r‖ and r is the part of v that the normal cone of X cannot
-cancel. Their optimality condition, J r + s² λ = 0 where λ is free, gives to first order
+equalities, and r the part of v that X cannot cancel near x: r(v) of `mapping`, for a length t that counts as fixed. The
+multipliers minimize D² + Σ (s_i λ_i)², where D² = 2⟨v, r⟩ − ‖r‖² is at least the square of d = ‖r‖. Their optimality condition,
+J r + s² λ = 0 where λ is free, gives to first order
 
-    δλ = −H⁻¹ δq,   δq = δJ r + J P δv + 2 s λ δs,   H = J P Jᵀ + diag(s²)         (P: derivative of v ↦ r)
-    δd = ⟨r/‖r‖, δv⟩ + ⟨J r/‖r‖, δλ⟩,     δ(λ_i c_i) = λ_i δc_i + c_i δλ_i
+    δλ = −H⁻¹ δq,   δq = δJ r + J P δv + 2 s λ δs,   H = J P Jᵀ + diag(s²)         (P: derivative of v ↦ r, symmetric)
+    δd = ⟨P r/‖r‖, δv⟩ + ⟨J P r/‖r‖, δλ⟩,     δ(λ_i c_i) = λ_i δc_i + c_i δλ_i
 
-The first term of δd is bounded by ‖δv‖. This also holds at the kink d = 0 (d is 1-Lipschitz in v). There a norm is biased
-upward, and the interval must reach down to 0. It does: the minimum of sqrt(d² + Σ (s_i λ_i)²) is below its value at the true
-multipliers, so below the length of (δv, λ δs) there. That length is the half-width of the interval. Among normal distributions
-of a given mean square, the one of dimension one deviates most, so Student's quantile is right for it and conservative for
-higher dimensions. Where d is larger than that length, δd itself has a smaller standard error, and the remainder is at most the
-squared length over d.
+The first term of δd is bounded by ‖δv‖. This also holds at the kink d = 0 (D is 1-Lipschitz in v). There a norm is biased
+upward, and the interval must reach down to 0. It does: the minimum of sqrt(D² + Σ (s_i λ_i)²) is below its value at the true
+multipliers, so below the length of (δv, λ δs) there, and d is at most D. That length is the half-width of the interval. Among
+normal distributions of a given mean square, the one of dimension one deviates most, so Student's quantile is right for it and
+conservative for higher dimensions. Where d is larger than that length, δd itself has a smaller standard error, and the
+remainder is at most the squared length over d.
 
 If the Jacobian is too large to form, multipliers come from products with it, and δλ is neglected.
 """
@@ -29,11 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..numerics.kkt import Mapping
 from ..numerics.products import Linear
 from ..numerics.scaling import positive_or_one, reciprocal_or_zero
 from ..oracles.oracle import Oracle, Sample, Term
 from ..problems.data import Dataset, Span
 from .evaluation import CERTIFICATE_PRODUCTS, stationarity, stationarity_by_products
+from .mapping import gradient_mapping, mapping_length
 from .scales import sizes
 
 BATCH_EXAMPLES, MIN_BATCHES = 1024, 16
@@ -121,11 +124,21 @@ def _measure(
     rows = oracle.rows.of(raw, jnp.zeros(0, x.dtype))
     if oracle.large_jacobian:
         jacobian = _jacobian(full, everything, drawn, x, key, batches)
-        multipliers, residual = stationarity_by_products(oracle, x, gradient, rows, jacobian, CERTIFICATE_PRODUCTS)
+        multipliers, residual = stationarity_by_products(
+            oracle, x, start, gradient, rows, jacobian, CERTIFICATE_PRODUCTS
+        )
+        push = jacobian.pull(multipliers)
+    else:
+        multipliers, residual = stationarity(oracle, x, start, gradient, rows, jacobian)
+        push = multipliers @ jacobian
+    gradient_norm, distance = jnp.linalg.norm(gradient), jnp.linalg.norm(residual)
+    mapping = gradient_mapping(oracle, x, mapping_length(x, start, gradient_norm))
+    _, derivative = jax.linearize(mapping, -(gradient + push))
+    direction = derivative(residual / positive_or_one(distance))
+    if isinstance(jacobian, Linear):
         products, response = _fixed_multipliers(rows, multipliers)
     else:
-        multipliers, residual = stationarity(oracle, x, gradient, rows, jacobian)
-        products, response = sensitivity(oracle, x, gradient, rows, jacobian, multipliers, residual)
+        products, response = sensitivity(oracle, derivative, rows, jacobian, multipliers, residual)
 
     def changes(sample: Sample) -> tuple[Any, Any]:
         _, pullback = drawn.vjp(x, sample)
@@ -133,8 +146,6 @@ def _measure(
         product, shift = response(push, *drawn.jvp(x, residual, sample))
         return (push, product, shift, shift + direction @ push), ()
 
-    distance = jnp.linalg.norm(residual)
-    direction = residual / positive_or_one(distance)
     _, (push_errors, product_errors, shift_error, distance_error) = _over_batches(drawn, changes, key, batches)
     return Measurements(
         objective=value,
@@ -146,7 +157,7 @@ def _measure(
         stationarity=distance,
         residual=residual,
         sizes=sizes(oracle, x, start, gradient, jacobian, multipliers),
-        gradient_norm=jnp.linalg.norm(gradient),
+        gradient_norm=gradient_norm,
         gradient_error=jnp.linalg.norm(push_errors),
         shift_error=shift_error,
         distance_error=distance_error,
@@ -179,8 +190,7 @@ def _fixed_multipliers(
 
 def sensitivity(
     oracle: Oracle,
-    x: Float[Array, " n"],
-    gradient: Float[Array, " n"],
+    derivative: Mapping,
     rows: Float[Array, " rows"],
     jacobian: Float[Array, "rows n"],
     multipliers: Float[Array, " rows"],
@@ -188,11 +198,11 @@ def sensitivity(
 ) -> tuple[Float[Array, " rows"], Response]:
     """Return the products λ_i |c_i|, and their and the stationarity's first-order response to changes of v, c and J r.
 
-    See the top of this file. Rows are divided by the norms of their gradients, as in `kkt_multipliers`. A row whose
-    multiplier is 0 responds alone: sampling may have moved it there.
+    See the top of this file; `derivative` is P. Rows are divided by the norms of their gradients, as in `kkt_multipliers`. A
+    row whose multiplier is 0 responds alone: sampling may have moved it there.
     """
     if rows.size == 0:
-        return rows, lambda push, row_change, turn: (rows, jnp.zeros((), x.dtype))
+        return rows, lambda push, row_change, turn: (rows, jnp.zeros((), residual.dtype))
     equality = jnp.asarray(oracle.equality)
     norms = jnp.linalg.norm(jacobian, axis=1)
     scale = reciprocal_or_zero(norms)
@@ -200,20 +210,17 @@ def sensitivity(
     slack = jnp.where(equality, 0.0, jnp.minimum(rows, 0.0) * scale)
     free = equality | (multipliers > 0)
 
-    def outside_cone(push: Array) -> Array:
-        return push - oracle.project_normal_cone(x, push)
-
-    _, change = jax.linearize(outside_cone, -(gradient + multipliers @ jacobian))
-    curvature = unit @ jax.vmap(change)(unit).T + jnp.diag(slack**2 + rows.size * jnp.finfo(x.dtype).eps)
+    turned = jax.vmap(derivative)(unit)
+    curvature = unit @ turned.T + jnp.diag(slack**2 + rows.size * jnp.finfo(rows.dtype).eps)
     coupled = (free[:, None] & free[None, :]) | jnp.eye(rows.size, dtype=bool)
     inverse = jnp.linalg.inv(jnp.where(coupled, 0.5 * (curvature + curvature.T), 0.0))
     slope = unit @ residual + slack**2 * y
     size = jnp.linalg.norm(residual)
-    tilt = jnp.where(free, unit @ residual / positive_or_one(size), 0.0)
+    tilt = jnp.where(free, turned @ residual / positive_or_one(size), 0.0)
 
     def response(push: Array, row_change: Array, turn: Array) -> tuple[Array, Array]:
         below = jnp.where(rows < 0, row_change, 0.0)
-        change_of_y = -inverse @ (scale * turn + unit @ change(push) + 2.0 * slack * y * scale * below)
+        change_of_y = -inverse @ (scale * turn + unit @ derivative(push) + 2.0 * slack * y * scale * below)
         return multipliers * row_change + rows * scale * change_of_y, tilt @ change_of_y
 
     unconstrained = jnp.where(free, y, y - inverse @ slope)

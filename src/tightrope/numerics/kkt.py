@@ -18,8 +18,11 @@ STEP_LENGTHS = np.append(0.0, np.logspace(-6, 0, 13))
 REFINEMENTS = 3
 """Steps of iterative refinement, which remove the effect of the ridge."""
 
-NormalCone = Callable[[Float[Array, " n"]], Float[Array, " n"]]
-"""The projection onto the normal cone N_X(x)."""
+Mapping = Callable[[Float[Array, " n"]], Float[Array, " n"]]
+"""v ↦ r(v), the part of v that a set X cannot cancel at x.
+
+This is v less its projection onto the normal cone N_X(x), or the gradient mapping r(v) = (P(x + tv) − x)/t for a t > 0.
+"""
 
 
 def kkt_multipliers(
@@ -27,32 +30,33 @@ def kkt_multipliers(
     jacobian: Float[Array, "m n"],
     rows: Float[Array, " m"],
     equality: Bool[Array, " m"] | Bool[np.ndarray, " m"],
-    project_normal_cone: NormalCone | None,
+    mapping: Mapping | None,
     rounds: int = 12,
     only_equalities: bool = False,
 ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
     """Return multipliers λ (≥ 0 for inequalities) that make x as nearly stationary as possible, and the residual.
 
-    They minimize ‖∇F + Jᵀλ + ν‖² + Σ (λ_i min(c_i, 0))² over λ and ν in N_X(x). The second sum, over the inequalities, is
-    the complementarity: a constraint far from active gets no multiplier, and no multiplier appears or vanishes at a
-    threshold. Each row is divided by the norm of its gradient first, so the answer does not depend on the scales of the rows.
+    They minimize 2⟨v, r⟩ − ‖r‖² + Σ (λ_i min(c_i, 0))², where v = −(∇F + Jᵀλ) and r = r(v). With the normal cone the first
+    part is ‖r‖², the squared distance of v to N_X(x). The sum, over the inequalities, is the complementarity: a constraint far
+    from active gets no multiplier, and no multiplier appears or vanishes at a threshold. Each row is divided by the norm of
+    its gradient first, so the answer does not depend on the scales of the rows.
 
     Args:
         gradient: ∇F(x).
         jacobian: J(x).
         rows: c(x).
         equality: which rows are equalities.
-        project_normal_cone: the projection onto N_X(x); None if X is the whole space.
+        mapping: v ↦ r(v); None if X is the whole space.
         rounds: the number of Newton steps with a set.
         only_equalities: whether the caller knows that all rows are equalities; linear solves then suffice.
     """
     scale = reciprocal_or_zero(jnp.linalg.norm(jacobian, axis=1))
     unit = jacobian * scale[:, None]
     slack = jnp.where(equality, 0.0, jnp.minimum(rows, 0.0) * scale)
-    if project_normal_cone is None:
+    if mapping is None:
         y, residual = _in_whole_space(gradient, unit, slack, jnp.asarray(equality), only_equalities)
     else:
-        y, residual = _on_set(gradient, unit, slack, jnp.asarray(equality), project_normal_cone, rounds)
+        y, residual = _on_set(gradient, unit, slack, jnp.asarray(equality), mapping, rounds)
     return y * scale, residual
 
 
@@ -92,34 +96,37 @@ def _on_set(
     unit: Float[Array, "m n"],
     slack: Float[Array, " m"],
     equality: Bool[Array, " m"],
-    project_normal_cone: NormalCone,
+    mapping: Mapping,
     rounds: int,
 ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
-    """Newton's method on the problem in λ alone: ν is the projection of −(∇F + Jᵀλ) onto the normal cone.
+    """Newton's method: the gradient of 2⟨v, r⟩ − ‖r‖² in v is 2r.
 
-    That problem is convex and, for polyhedral cones, piecewise quadratic. Each step is a bounded quadratic problem, shortened
+    The problem is convex and, for polyhedral sets, piecewise quadratic. Each step is a bounded quadratic problem, shortened
     to the best of a few lengths, so no step increases the objective. The ridge is in the matrix of the step and not in its
     slope.
     """
     ridge = _ridge(gradient, slack)
 
-    def outside_cone(push: Array) -> Array:
-        return push - project_normal_cone(push)
-
     def objective(y: Array) -> Array:
-        return jnp.sum(outside_cone(-(gradient + unit.T @ y)) ** 2) + jnp.sum((slack * y) ** 2)
+        push = -(gradient + unit.T @ y)
+        return distance_sq(push, mapping(push)) + jnp.sum((slack * y) ** 2)
 
     def newton(_: int, y: Array) -> Array:
-        push, change = jax.linearize(outside_cone, -(gradient + unit.T @ y))
+        rest, change = jax.linearize(mapping, -(gradient + unit.T @ y))
         curvature = jax.vmap(change)(unit) @ unit.T
         hessian = 0.5 * (curvature + curvature.T) + jnp.diag(slack**2 + ridge)
-        slope = slack**2 * y - unit @ push
+        slope = slack**2 * y - unit @ rest
         goal = bounded_quadratic(hessian, slope - hessian @ y, equality)
         steps = y + STEP_LENGTHS.astype(y.dtype)[:, None] * (goal - y)
         return steps[jnp.argmin(jax.vmap(objective)(steps))]
 
     y = jax.lax.fori_loop(0, rounds, newton, jnp.zeros_like(slack))
-    return y, -outside_cone(-(gradient + unit.T @ y))
+    return y, -mapping(-(gradient + unit.T @ y))
+
+
+def distance_sq(v: Float[Array, " n"], r: Float[Array, " n"]) -> Float[Array, ""]:
+    """2⟨v, r⟩ − ‖r‖² for r = r(v): ‖r‖² with a normal cone."""
+    return r @ r + 2.0 * (v - r) @ r
 
 
 def _ridge(gradient: Float[Array, " n"], slack: Float[Array, " m"]) -> float:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .kkt import STEP_LENGTHS, NormalCone
+from .kkt import STEP_LENGTHS, Mapping, distance_sq
 from .prox_linear import ProxLinearModel
 from .ranges import RangePenalty
 from .scaling import positive_or_one
@@ -220,7 +220,7 @@ def kkt_multipliers_by_products(
     jacobian: Linear,
     rows: Float[Array, " m"],
     equality: Bool[Array, " m"],
-    project_normal_cone: NormalCone | None,
+    mapping: Mapping | None,
     products: Int[Array, ""] | int = 400,
     rounds: int = 12,
 ) -> tuple[Float[Array, " m"], Float[Array, " n"]]:
@@ -235,26 +235,27 @@ def kkt_multipliers_by_products(
     zero = jnp.zeros_like(rows)
     ranges = RangePenalty(jnp.where(equality, 0.0, -jnp.inf), zero, jnp.full_like(rows, jnp.inf))
 
-    def outside_cone(push: Array) -> Array:
-        return push if project_normal_cone is None else push - project_normal_cone(push)
+    def outside(push: Array) -> Array:
+        return push if mapping is None else mapping(push)
 
     def objective(y: Array) -> Array:
-        return jnp.sum(outside_cone(-(gradient + jacobian.pull(y))) ** 2) + y @ (damping * y)
+        push = -(gradient + jacobian.pull(y))
+        return distance_sq(push, outside(push)) + y @ (damping * y)
 
     def newton(_: int, y: Array) -> Array:
-        push, change = jax.linearize(outside_cone, -(gradient + jacobian.pull(y)))
+        rest, change = jax.linearize(outside, -(gradient + jacobian.pull(y)))
 
         def hessian(y: Array) -> Array:
             return jacobian.push(change(jacobian.pull(y))) + damping * y
 
-        slope = jacobian.push(push) - damping * y
+        slope = jacobian.push(rest) - damping * y
         goal = range_multipliers_by_products(
             hessian, slope + hessian(y), ranges, y, size, tolerance=1e-6, products=products
         )[0]
-        if project_normal_cone is None:
+        if mapping is None:
             return goal
         steps = y + STEP_LENGTHS.astype(y.dtype)[:, None] * (goal - y)
         return steps[jnp.argmin(jax.lax.map(objective, steps))]
 
-    y = jax.lax.fori_loop(0, 1 if project_normal_cone is None else rounds, newton, zero)
-    return y, -outside_cone(-(gradient + jacobian.pull(y)))
+    y = jax.lax.fori_loop(0, 1 if mapping is None else rounds, newton, zero)
+    return y, -outside(-(gradient + jacobian.pull(y)))

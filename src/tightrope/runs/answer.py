@@ -57,7 +57,7 @@ class Candidates:
             listed = [Candidate.of(problem, oracle, evaluation) for evaluation in self.samples[0]]
             chosen = choose_candidate(listed, self.weights, options.tolerance, self.first_objective)
         else:
-            chosen = choose_by_samples(problem, oracle, self.samples, self.weights, self.first_objective)
+            chosen = choose_by_samples(problem, oracle, self.samples, self.weights)
         name, x = list(self.points.items())[chosen]
         exact = self.samples[0][chosen] if self.exact else None
         return name, x, certify_point(problem, oracle, jnp.asarray(x), start, options, exact=exact)

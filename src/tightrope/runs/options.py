@@ -46,7 +46,7 @@ class Stop:
 
     Args:
         violation: the largest violation, relative to the scale of its constraint.
-        stationarity: the distance of ∇F + Jᵀλ to −N_X, relative to the scale of the gradient.
+        stationarity: the distance of ∇F + Jᵀλ to −N_X near x, relative to the scale of the gradient.
         seconds: a time limit for the loop; None: no limit.
         gap: the estimated F(x) − F*, relative to the scale of the objective.
 

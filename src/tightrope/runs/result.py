@@ -84,7 +84,7 @@ class Result:
             that the method's theorem is about.
         objective: E objective(x), as certified.
         violation: the largest over the constraints, as certified.
-        stationarity: distance of ∇F + Jᵀλ to −N_X(x), as certified.
+        stationarity: distance of ∇F + Jᵀλ to −N_X near x, as certified.
         multipliers: by constraint; for the Lagrangian F + Σλc + Σμg, one signed number for `between`. A float for a constraint
             function that returns a scalar, an array for one that returns a vector, even of length 1.
         success: whether x is certified feasible, stationary and near the optimum, at the tolerances of `stop`.

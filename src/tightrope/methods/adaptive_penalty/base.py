@@ -11,7 +11,9 @@ large enough has the same local solutions. With estimates v, ĥ, Ĵ of ∇F, h a
                 x⁺ = x + d − M⁻¹Ĵᵀq, with q such that the rows that d holds at an end of their range stay there; sampled
                 rows by what the sample of the last step says of their curvature
     accept      r = (actual reduction) / (predicted reduction), on the samples ξ and ζ at both points; no estimate has seen
-                these samples before; x⁺ is rejected where r ≤ 0.1
+                these samples before; x⁺ is rejected where r ≤ 0.1. Sampled rows change by Ĵd + h(x⁺, ζ) − h(x, ζ) − J(x, ζ)d,
+                or by h(x⁺, ζ) − h(x, ζ) alone where that usually has less noise than the rest without Ĵd
+    secant      there Ĵ ← Ĵ + g (h(x⁺, ζ) − h(x, ζ) − ½(J(x⁺, ζ) − J(x, ζ))d − Ĵd)dᵀ/‖d‖²          g: from e of Ĵ and q of ĥ
     relax       ρ_i ← 0.8ρ_i after an accepted step with all |y_i| < ρ_i, where ρ_i is over 10 times what the hardest row needs
     learn       σ, larger where r is small and smaller where it is large; M from the change of the Lagrangian's gradient
     carry over  v ← v + ∇f(x⁺, ξ) − ∇f(x, ξ), ĥ and Ĵ likewise; between full passes ĥ ← ĥ + Ĵd + h(x⁺, ζ) − h(x, ζ) − J(x, ζ)d

@@ -138,17 +138,24 @@ class AdaptivePenalty(SelfTunedPenalty):
         lagrangian = changes.gradient + jnp.einsum("m,hmn->hn", trial.multipliers, changes.jacobian)
         products = _products(v, step, _mean(changes.gradient), lagrangian[0] - lagrangian[1])
         (gradient_sq, slope), (step_sq, curving), change_sq = products[0, :2], products[1, 1:3], products[2, 2]
-        actual = actual_reduction(trial.penalty, h, rows, oracle.rows, slope, curving)
+        passes = full_pass_period(oracle) is not None
+        weight, of_bend = least_weight(draw.k, passes), variance_from_halves(bend)
+        of_rows = of_bend + state.noise[2].error * step_sq if passes else variance_from_halves(changes.value)
+        judged, slopes = rows, jnp.zeros_like(h)
+        if oracle.stochastic_constraints and not passes:
+            usual = state.noise[1].with_change(of_rows, step_sq, step_sq > 0, weight).change * step_sq
+            judged = jnp.where(usual < of_bend, h + _mean(changes.value), rows)
+            slopes = jnp.where(usual < of_bend, _slope_errors(state, step, step_sq, changes, usual), 0.0)
+        actual = actual_reduction(trial.penalty, h, judged, oracle.rows, slope, curving)
         row_sq = jnp.sum(_mean(there.jacobian) ** 2, axis=1)
         finite = jnp.isfinite(actual + change_sq + jnp.sum(row_sq))
-        passes = full_pass_period(oracle) is not None
-        of_bend = variance_from_halves(bend) + state.noise[2].error * step_sq
-        of_rows = of_bend if passes else variance_from_halves(changes.value)
-        weight = least_weight(draw.k, passes)
         variances = 0.25 * products[3, 3], of_rows, variance_from_halves(changes.jacobian)
         stayed, moved = noise_after(state.noise, variances, step_sq, finite & (step_sq > 0), weight)
         if oracle.stochastic_constraints:
-            state = state._replace(last_sample=oracle.keep(draw.samples["step"]))
+            secant = J + jnp.where(finite, slopes, 0.0)[:, None] * step
+            state = state._replace(
+                last_sample=oracle.keep(draw.samples["step"]), estimates=state.estimates._replace(jacobian=secant)
+            )
         end = state._replace(
             x=trial.x,
             estimates=_carried_over(oracle, state.estimates, rows, changes, there),
@@ -167,6 +174,18 @@ class AdaptivePenalty(SelfTunedPenalty):
             moved=End(end, gains(state.noise, step_sq), _mean(there), _variances(there)),
             stayed=End(state._replace(noise=stayed), gains(state.noise), _mean(here), _variances(here)),
         )
+
+
+def _slope_errors(
+    state: State, step: Float[Array, " n"], step_sq: Float[Array, ""], changes: Estimates, usual: Float[Array, " rows"]
+) -> Float[Array, " rows"]:
+    """Return the rows of g (h(x⁺, ζ) − h(x, ζ) − ½(J(x⁺, ζ) − J(x, ζ))d − Ĵd)/‖d‖², which times dᵀ corrects Ĵ along d.
+
+    The gain g is that of a Kalman filter: the error of Ĵd has the variance e‖d‖²/n, and the values have the `usual` one.
+    """
+    unknown, (_, jump, turn) = state.noise[2].error * step_sq / step.size, _mean(changes)
+    gain = unknown / positive_or_one(unknown + usual)
+    return gain * (jump - (state.estimates.jacobian + 0.5 * turn) @ step) / positive_or_one(step_sq)
 
 
 def _carried_over(
