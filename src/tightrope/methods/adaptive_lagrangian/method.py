@@ -159,7 +159,8 @@ class AdaptiveLagrangian(Method):
         response = jax.lax.cond(
             probes, lambda: _measure_response(oracle, state, adam.metric, draw), lambda: state.response
         )
-        variance = _is_sampled(oracle) * _mean_after(state.variance, variance_from_halves(value), k, NOISE_WEIGHT)
+        variance = _mean_after(state.variance, variance_from_halves(value), k, NOISE_WEIGHT)
+        variance = jnp.where(_is_sampled(oracle), variance, 0.0)
         least = MIN_RESPONSE * response[1]
         seen = Response(variance, jnp.maximum(response[0], least), adam.length_sq, peak, rate / positive_or_one(peak))
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
@@ -281,9 +282,10 @@ def _mean_after(
     return mean + jnp.maximum(1.0 / count, least).astype(mean.dtype) * (new - mean)
 
 
-def _is_sampled(oracle: Oracle) -> Bool[np.ndarray, " rows"]:
+def _is_sampled(oracle: Oracle) -> Bool[Array, " rows"]:
     """Whether each row has data."""
-    return np.repeat([t.source is not None for t in oracle.constraints], [t.size for t in oracle.constraints])
+    terms = oracle.constraints
+    return jnp.asarray(np.repeat([term.source is not None for term in terms], [term.size for term in terms]), bool)
 
 
 def _schedule(draw: Draw, dtype: Any) -> Float[Array, ""]:

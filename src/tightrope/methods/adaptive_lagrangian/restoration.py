@@ -68,8 +68,8 @@ def restore(
         new = oracle.project(at.x + step)
         value = oracle.c(new, sample)
         better = largest(value) < largest(at.value)
-        kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (new, value), (at.x, at.value))
-        return Restored(*kept, at.rounds + 1, better & (largest(value) > TOLERANCE))
+        x, value = jnp.where(better, new, at.x), jnp.where(better, value, at.value)
+        return Restored(x, value, at.rounds + 1, better & (largest(value) > TOLERANCE))
 
     begin = Restored(x, first, jnp.int32(0), largest(first) > TOLERANCE)
     last = jax.lax.while_loop(lambda at: at.unfinished & (at.rounds < ROUNDS), one, begin)

@@ -30,7 +30,6 @@ from .constants import (
     SIGNIFICANT_SQ,
 )
 from .model import PenaltyModel, Trial
-from .penalty import range_violation
 from .tuning import Tuning
 
 
@@ -138,13 +137,13 @@ def actual_reduction(
         slope: vᵀd.
         curving: dᵀ(∇f(x⁺, ξ) − ∇f(x, ξ)); negative curvature does not count as a reduction.
     """
-    reduction = penalty @ (range_violation(before, rows) - range_violation(after, rows)) - slope
+    reduction = penalty @ (rows.violation(before) - rows.violation(after)) - slope
     return reduction - jnp.maximum(0.5 * curving, 0.0)
 
 
 def beyond_noise(value: Float[Array, " rows"], rows: Rows, variance: Float[Array, ""]) -> Bool[Array, ""]:
     """Return whether the violation is more than three standard deviations of the rows."""
-    return jnp.sum(range_violation(value, rows) ** 2) > SIGNIFICANT_SQ * variance
+    return jnp.sum(rows.violation(value) ** 2) > SIGNIFICANT_SQ * variance
 
 
 def reduction_rounding(model: PenaltyModel, trial: Trial, outcome: Outcome) -> Float[Array, ""]:

@@ -20,7 +20,6 @@ from ..shared.halves import halves_of, variance_from_halves
 from .constants import MAX_FACES, MAX_OUTSIDE, SIGNIFICANT_SQ
 from .faces import FaceSearch, nearest_face
 from .model import ModelStep, PenaltyModel, Steering, Trial
-from .penalty import range_violation
 from .quasi_newton import InverseHessian, LBFGSMemory
 
 
@@ -139,7 +138,7 @@ class DenseModel(PenaltyModel):
         face, y = (self.whole, steering.multipliers) if self.oracle.whole_space else self._on_set(steering)
         weights, penalty, rows = with_weight(1.0, y), steering.penalty, self.oracle.rows
         square = face.square(weights)
-        predicted = penalty @ (range_violation(self.value, rows) - range_violation(face.rows(weights), rows))
+        predicted = penalty @ (rows.violation(self.value) - rows.violation(face.rows(weights)))
         predicted = predicted + face.inner[0] @ weights - self.gradient @ face.fixed
         predicted = predicted - 0.5 * (square + self.curvature * face.fixed @ face.fixed)
         return Trial(self.x + face.fixed + face.step(weights), penalty, y, predicted, square, face)

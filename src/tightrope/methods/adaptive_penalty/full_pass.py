@@ -20,7 +20,6 @@ from ...oracles.rows import Rows
 from ...problems.data import Dataset
 from ..base import Info
 from .constants import FALL_FACTOR, MAX_PASS_EXAMPLES, PASS_COST, REDUCTION_ROUNDING, RISE_FACTOR
-from .penalty import range_violation
 
 
 class FullPass(NamedTuple):
@@ -39,8 +38,8 @@ class FullPass(NamedTuple):
         self, objective: Float[Array, ""], value: Float[Array, " rows"], penalty: Float[Array, " rows"], rows: Rows
     ) -> FullPass:
         """Return the record of the next pass."""
-        before = self.objective + penalty @ range_violation(self.value, rows)
-        now = objective + penalty @ range_violation(value, rows)
+        before = self.objective + penalty @ rows.violation(self.value)
+        now = objective + penalty @ rows.violation(value)
         rounding = REDUCTION_ROUNDING * jnp.finfo(value.dtype).eps * (jnp.abs(objective) + penalty @ jnp.abs(value))
         lower = jnp.maximum(FALL_FACTOR * self.damping_factor, 1.0)
         factor = jnp.where(now > before + rounding, RISE_FACTOR * self.damping_factor, lower)

@@ -49,7 +49,6 @@ from .constants import INITIAL_PENALTY_FACTOR, INITIAL_RIDGE, MIN_SCALED_PENALTY
 from .full_pass import full_pass_period, refresh
 from .model import Trial
 from .noise import Noise, gains, least_weight, noise_after, running_mean
-from .penalty import range_violation
 from .products import ProductModel
 from .tuning import Tuning, initial_curvature
 
@@ -114,7 +113,7 @@ class MatrixFreePenalty(SelfTunedPenalty):
         row_sq = row_squares(jacobian, x, draw.key)
         row_norm = jnp.sqrt(row_sq)
         multipliers = _least_squares_multipliers(gradient, jacobian, row_sq)
-        distance = jnp.linalg.norm(range_violation(value, oracle.rows) / positive_or_one(row_norm))
+        distance = jnp.linalg.norm(oracle.rows.violation(value) / positive_or_one(row_norm))
         least = MIN_SCALED_PENALTY * positive_or_one(jnp.linalg.norm(gradient)) / positive_or_one(row_norm)
         here = _linearization(oracle, x, sample)
         return State(

@@ -20,7 +20,6 @@ from .dense import DenseFace, DenseModel, Estimates
 from .full_pass import full_pass_period, refresh
 from .model import Trial
 from .noise import Noise, gains, least_weight, noise_after
-from .penalty import range_violation
 from .tuning import Tuning, initial_curvature
 
 
@@ -68,7 +67,7 @@ class AdaptivePenalty(SelfTunedPenalty):
         unit = J * scale[:, None]
         ridge = INITIAL_RIDGE * jnp.eye(h.size, dtype=x.dtype)
         multipliers = -jnp.linalg.solve(unit @ unit.T + ridge, unit @ v) * scale if h.size else h
-        distance = jnp.linalg.norm(range_violation(h, oracle.rows) * scale)
+        distance = jnp.linalg.norm(oracle.rows.violation(h) * scale)
         least = MIN_SCALED_PENALTY * positive_or_one(jnp.linalg.norm(v)) * scale
         return State(
             x,

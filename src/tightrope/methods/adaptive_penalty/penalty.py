@@ -1,4 +1,4 @@
-"""The exact penalty Σ ρ_i dist(h_i, [low_i, high_i]): violations of ranges, the first penalties, and how penalties fall."""
+"""The exact penalty Σ ρ_i dist(h_i, [low_i, high_i]): how penalties fall."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...numerics.scaling import positive_or_one
-from ...oracles.rows import Rows
 from .constants import AMPLE_FACTOR, MIN_SCALED_PENALTY, RELAX_FACTOR
-
-
-def range_violation(value: Float[Array, " rows"], rows: Rows) -> Float[Array, " rows"]:
-    """Return the distance of each row to its range."""
-    return jnp.maximum(value - rows.high, 0.0) + jnp.maximum(rows.low - value, 0.0)
 
 
 def decrease_penalties(

@@ -20,7 +20,6 @@ from ...numerics.ranges import RangePenalty
 from .constants import CORRECTION_PRODUCTS, MAX_FACES, MAX_OUTSIDE
 from .faces import FaceSearch, nearest_face
 from .model import ModelStep, PenaltyModel, Steering, Trial
-from .penalty import range_violation
 from .quasi_newton import LBFGSMemory
 
 
@@ -95,7 +94,7 @@ class ProductModel(PenaltyModel):
         force = v + pull(y)
         step = -face.inverse(force)
         square, d = -step @ force, face.fixed + step
-        predicted = penalty @ (range_violation(h, rows) - range_violation(h + push(d), rows)) - v @ d
+        predicted = penalty @ (rows.violation(h) - rows.violation(h + push(d))) - v @ d
         predicted = predicted - 0.5 * (square + self.curvature * face.fixed @ face.fixed)
         return Trial(self.x + d, penalty, y, predicted, square, face)
 

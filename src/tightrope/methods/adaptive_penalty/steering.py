@@ -44,7 +44,6 @@ from .constants import (
     VIOLATION_ROUNDING,
 )
 from .model import ModelStep, PenaltyModel, Steering
-from .penalty import range_violation
 
 
 class Violation(NamedTuple):
@@ -60,13 +59,13 @@ class Violation(NamedTuple):
     def of(cls, model: PenaltyModel) -> Violation:
         """Return the violation at x."""
         rows, value = model.oracle.rows, model.value
-        before, weights = range_violation(value, rows), 1.0 / positive_or_one(model.largest_row_norm)
+        before, weights = rows.violation(value), 1.0 / positive_or_one(model.largest_row_norm)
         rounding = VIOLATION_ROUNDING * jnp.finfo(value.dtype).eps * jnp.abs(value)
         return cls(rows, before, weights, weights @ before, rounding)
 
     def removed(self, value: Float[Array, " rows"]) -> Float[Array, ""]:
         """Return by how much the sum of violations is smaller at these rows."""
-        return self.weights @ (self.before - range_violation(value, self.rows))
+        return self.weights @ (self.before - self.rows.violation(value))
 
 
 class Restoration(NamedTuple):
