@@ -14,6 +14,7 @@ from tightrope.experiments.base import Entry
 from tightrope.experiments.exact_penalty_bank import config as bank_config
 from tightrope.experiments.exact_penalty_bank import problem as bank
 from tightrope.experiments.exact_penalty_bank.claims import at_budget, samples_to_most
+from tightrope.experiments.exact_penalty_loan import config as loan_config
 from tightrope.experiments.fair_adult import problem as adult
 from tightrope.experiments.fair_adult.claims import average_violation
 from tightrope.experiments.fairness_tradeoff import config as tradeoff_config
@@ -94,6 +95,14 @@ def test_every_method_has_nine_settings_and_the_chosen_one_is_among_them():
     for label, grid in bank_config.GRIDS.items():
         assert len(grid) == 9
         assert repr(bank_config.CHOSEN[label]) in [repr(method) for method in grid]
+
+
+def test_on_the_loan_data_the_others_are_tuned_again_and_exact_penalty_keeps_its_settings():
+    sizes = {label: len(grid) for label, grid in loan_config.GRIDS.items()}
+    assert sizes == {label: 1 if label == bank_config.EXACT else 9 for label in bank_config.GRIDS}
+    assert repr(loan_config.CHOSEN[bank_config.EXACT]) == repr(bank_config.CHOSEN[bank_config.EXACT])
+    for label, grid in loan_config.GRIDS.items():
+        assert repr(loan_config.CHOSEN[label]) in [repr(method) for method in grid]
 
 
 def test_exact_penalty_has_the_papers_numbers_in_every_setting():

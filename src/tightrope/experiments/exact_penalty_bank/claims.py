@@ -73,7 +73,7 @@ def comparison(frame: pd.DataFrame) -> list[Check]:
             residual,
             EXACT,
             f"{LATE} {far}",
-            why=f"{far} max(KKT residual, ‖c‖) is the lowest: {listed(both)}.",
+            why=f"{far} max(KKT residual, ‖c‖): {listed(both)}.",
         ),
         Check(
             "The violations are similar at the budget: within a factor of ten",
