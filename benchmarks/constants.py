@@ -14,6 +14,8 @@ no Hessian: for non-smooth problems L_f and L_c are those of the smooth parts.
 
 The constants in the methods were chosen by looking at CHOSEN_ON alone; the other problems are for judging them.
 
+Rows that are in the file and not run again are kept; the table of docs/constants.md is written from all of them.
+
 Run: python benchmarks/constants.py [--methods ...] [--problems ...] [--seeds 3] [--out benchmarks/results/constants.json]
 """
 
@@ -65,10 +67,13 @@ MODULES = {
     "LinearizedALM": "linearized_alm",
     "LinearizedPenalty": "linearized_penalty",
     "TruncatedMomentum": "truncated_momentum",
+    "ExactPenalty": "exact_penalty.method",
     "SwitchingSubgradient": "switching_subgradient",
     "ConservativeSaddle": "conservative_saddle",
 }
 """The methods whose defaults are formulas in LocalConstants, and their modules."""
+TABLE = "| method | problem | estimated | true | at most twice |\n|---|---|---|---|---|\n"
+"""The head of the table in docs/constants.md, which is the end of that page."""
 
 
 class Truth(NamedTuple):
@@ -235,6 +240,18 @@ def cases(methods: list[str], problems: list[str]) -> list[tuple[str, str]]:
     return sorted(pairs, key=lambda pair: methods.index(pair[0]))
 
 
+def write_table(page: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace the table at the end of the page."""
+    star = {True: "", False: " \\*"}
+    lines = [
+        f"| {row['method']} | {row['problem']}{star[row['chosen_on']]} | {row['estimated']:.4f} | {row['true']:.4f} | "
+        f"{'yes' if row['passes'] else '**no**'} |\n"
+        for row in rows
+    ]
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text[: text.index(TABLE)] + TABLE + "".join(lines), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     measured = [cls.__name__ for cls in PAPERS if cls.__name__ in {*MODULES, "ConservativeFrankWolfe"}]
@@ -251,6 +268,7 @@ def main() -> None:
         about = {"steps": STEPS, "seeds": options.seeds, "python": platform.python_version(), "jax": jax.__version__}
         options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
         jax.clear_caches()
+    write_table(Path(__file__).parents[1] / "docs" / "constants.md", rows)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,15 @@ def test_the_shares_on_the_default_methods_page_are_those_of_the_benchmark():
         assert f"| {variance} | {ours} | {alone} | {short}, {long} | {both} |" in page
 
 
+def test_the_table_of_default_constants_is_that_of_the_benchmark():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "constants.json").read_text())["rows"]
+    page = (ROOT / "docs" / "constants.md").read_text().splitlines()
+    table = [re.sub(r" \\\*", "", line) for line in page[page.index("|---|---|---|---|---|") + 1 :]]
+    numbers = [f"| {r['method']} | {r['problem']} | {r['estimated']:.4f} | {r['true']:.4f} |" for r in rows]
+    assert [line.rpartition(" |")[0].rpartition(" ")[0] for line in table] == numbers
+    assert f"{sum(row['passes'] for row in rows)} of {len(rows)} cases reach the aim" in " ".join(page)
+
+
 def public_names():
     modules = {"": tr, "domains.": tr.domains, "methods.": tr.methods, "zoo.": tr.zoo}
     return {

@@ -13,7 +13,8 @@ from scipy.stats import multivariate_normal
 from tightrope.experiments.base import Entry
 from tightrope.experiments.exact_penalty_bank import config as bank_config
 from tightrope.experiments.exact_penalty_bank import problem as bank
-from tightrope.experiments.exact_penalty_bank.claims import at_budget
+from tightrope.experiments.exact_penalty_bank.claims import at_budget, samples_to_most
+from tightrope.experiments.exact_penalty_loan import config as loan_config
 from tightrope.experiments.fair_adult import problem as adult
 from tightrope.experiments.fair_adult.claims import average_violation
 from tightrope.experiments.fairness_tradeoff import config as tradeoff_config
@@ -75,6 +76,7 @@ def test_metrics_are_loss_violation_and_residual_of_least_squares_multipliers(fe
         "norm of c": np.linalg.norm(np.append(matrix @ x - right, x @ x - 1)),
         "KKT residual": np.linalg.norm(gradient + jacobian.T @ multipliers),
     }
+    expected["ε"] = max(expected["norm of c"], expected["KKT residual"])
     assert expected["KKT residual"] > 0.01
     found = {name: float(metric(jnp.asarray(x, jnp.float32), None)) for name, metric in metrics.items()}
     assert found == pytest.approx(expected, rel=1e-3)
@@ -93,6 +95,14 @@ def test_every_method_has_nine_settings_and_the_chosen_one_is_among_them():
     for label, grid in bank_config.GRIDS.items():
         assert len(grid) == 9
         assert repr(bank_config.CHOSEN[label]) in [repr(method) for method in grid]
+
+
+def test_on_the_loan_data_the_others_are_tuned_again_and_exact_penalty_keeps_its_settings():
+    sizes = {label: len(grid) for label, grid in loan_config.GRIDS.items()}
+    assert sizes == {label: 1 if label == bank_config.EXACT else 9 for label in bank_config.GRIDS}
+    assert repr(loan_config.CHOSEN[bank_config.EXACT]) == repr(bank_config.CHOSEN[bank_config.EXACT])
+    for label, grid in loan_config.GRIDS.items():
+        assert repr(loan_config.CHOSEN[label]) in [repr(method) for method in grid]
 
 
 def test_exact_penalty_has_the_papers_numbers_in_every_setting():
@@ -123,6 +133,12 @@ def test_values_at_the_budget_are_means_over_the_last_tenth_and_infinite_where_a
     frame = pd.DataFrame({"entry": "a", "seed": 0, "step": steps, "v": [9.0, 9.0, 1.0, 3.0], "status": "budget"})
     assert at_budget(frame, "v") == {"a": 2.0}
     assert at_budget(frame.assign(status="diverged"), "v") == {"a": np.inf}
+
+
+def test_samples_are_counted_to_95_percent_of_the_decrease_that_all_reach():
+    frame = pd.DataFrame({"step": [0, 1, 2], "samples": [0, 3, 6]})
+    fast, slow = frame.assign(entry="fast", loss=[1.0, 0.52, 0.1]), frame.assign(entry="slow", loss=[1.0, 0.53, 0.5])
+    assert samples_to_most(pd.concat([fast, slow])) == {"fast": 3.0, "slow": 6.0}
 
 
 # ---------------------------------------------------------------------- fair-adult

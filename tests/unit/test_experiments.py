@@ -355,6 +355,19 @@ def test_a_budget_in_samples_needs_a_problem_with_data(tmp_path):
         run_experiment(experiment(part), tmp_path)
 
 
+def test_samples_tell_the_number_of_steps_unless_a_run_diverged():
+    class Run:
+        status, samples = "budget", 300
+
+    class Diverged(Run):
+        status, samples = "diverged", 6
+
+    assert entries.steps_for(1200, 100, [Run(), Run()]) == 400
+    assert entries.steps_for(301, 100, [Run(), Run()]) == 100
+    assert entries.steps_for(1200, 400, [Diverged(), Run()]) == 400
+    assert entries.steps_for(1200, entries.PILOT_STEPS, [Diverged(), Run()]) == 1200
+
+
 def test_feasible_objective_prefers_feasible_runs():
     def run(objective, violation):
         return pd.DataFrame({"objective": [9.0, objective], "violation": [4.0, violation]})

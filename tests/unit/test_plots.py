@@ -172,6 +172,14 @@ def test_values_that_are_not_finite_are_left_out_of_a_band():
     np.testing.assert_array_equal(found["a"].low, [1.0])
 
 
+def test_runs_that_diverged_are_left_out_of_a_band_if_others_did_not():
+    frame = tidy([(1.0, 1.0), (2.0, 1e24)])
+    found, _ = plots.bands(frame.assign(status=["budget", "diverged"] * 2), VALUE)
+    np.testing.assert_array_equal(found["a"].mean, [1.0, 2.0])
+    found, _ = plots.bands(frame.assign(status="diverged"), VALUE)
+    np.testing.assert_array_equal(found["a"].mean, [1.0, 5e23 + 1.0])
+
+
 def test_curves_have_a_panel_for_each_part_and_column_that_it_has_with_units():
     frames = {"first": tidy([(1.0, 3.0), (0.0, 0.0)]), "second": tidy([(1.0, 2.0)], other=1.0, samples=0)}
     columns = [Column("value", "value (m)", log=True), Column("other", "other (kg)")]

@@ -130,13 +130,12 @@ class PartRunner:
             found = self._runs(methods, seeds, steps, metrics)
             if budget is None:
                 break
-            drawn = [float(np.mean([run.samples for run in runs])) for runs in found]
-            if not min(drawn):
+            if any(run.samples == 0 for runs in found for run in runs):
                 raise ValueError(
                     f"Part {self.part.name!r}: the budget is in samples, and the problem draws none; use steps"
                 )
-            adjusted = [max(1, int(count * budget / each)) for count, each in zip(steps, drawn, strict=True)]
-            if adjusted == steps or all(abs(each - budget) <= BUDGET_TOLERANCE * budget for each in drawn):
+            adjusted = [steps_for(budget, count, runs) for count, runs in zip(steps, found, strict=True)]
+            if adjusted == steps:
                 break
             steps = adjusted
         return found, steps
@@ -206,6 +205,18 @@ def score_of(part: Part, run: Result) -> tuple[float, ...]:
     score = part.score(run.history.to_pandas())
     numbers = score if isinstance(score, tuple) else (score,)
     return (math.inf,) if run.status == "diverged" or any(math.isnan(n) for n in numbers) else numbers
+
+
+def steps_for(budget: int, count: int, runs: Sequence[Result]) -> int:
+    """The number of steps that draw this many samples, by runs of `count` steps; `count` itself if they nearly do.
+
+    A run that diverged draws no more samples and does not tell. Its number of steps is kept; after the first, short runs it is
+    the budget, one sample a step, which the next runs correct if they do not diverge.
+    """
+    if any(run.status == "diverged" for run in runs):
+        return budget if count == PILOT_STEPS else count
+    drawn = float(np.mean([run.samples for run in runs]))
+    return count if abs(drawn - budget) <= BUDGET_TOLERANCE * budget else max(1, int(count * budget / drawn))
 
 
 def one_line(method: Method) -> str:

@@ -100,7 +100,7 @@ def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
     """The curve of every entry of a tidy frame, and the height at which a logarithmic axis draws 0.
 
     That height is −∞ if there are no zeros, and 0 if there is nothing else. Values that are not finite are left out, and so are
-    records without finite values.
+    records without finite values, and runs that diverged if others of their entry did not.
 
     Args:
         frame: one row per entry, seed and record, as `tightrope reproduce` writes them.
@@ -116,7 +116,8 @@ def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
         (array([2.]), array([3.41]))
     """
     name = column.name
-    finite: Any = frame[np.isfinite(frame[name]) & (column.start | (frame["step"] > 0))]
+    kept = _without_diverged(frame)
+    finite: Any = kept[np.isfinite(kept[name]) & (column.start | (kept["step"] > 0))]
     least = 0.0 if (finite[name] >= 0).all() else -math.inf
     curves = {}
     for label in frame["entry"].unique():
@@ -133,6 +134,14 @@ def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
         for label, band in curves.items()
     }
     return clipped, float(floor)
+
+
+def _without_diverged(frame: pd.DataFrame) -> Any:
+    """The runs that did not diverge, and those of entries whose runs all did."""
+    if "status" not in frame:
+        return frame
+    diverged: Any = frame["status"] == "diverged"
+    return frame[~diverged | diverged.groupby(frame["entry"]).transform("all")]
 
 
 def curves(

@@ -5,6 +5,9 @@ over seeds, on all examples and all draws. "Similar" means within a factor of te
 together. The sensitivity of a method is the ratio of the largest to the smallest KKT residual at the budget over nine settings
 (step size and initial penalty halved, kept and doubled), each a mean over seeds; the smallest ratio is the least sensitive.
 "The same parameters work" on the loan data if their KKT residual is at most twice the best of the nine settings around them.
+
+Ours: the same with max(KKT residual, ‖c‖), the ε of Definition 1.1, which is not small far from c = 0; and, for "faster", the
+samples to 95% of the decrease of the objective that all methods reach.
 """
 
 from __future__ import annotations
@@ -14,14 +17,18 @@ from typing import Any
 
 import pandas as pd
 
-from ..base import Check
+from ..base import Basis, Check
 from .config import EXACT, TWO_PHASE
 
-SIMILAR, NEAR_BEST = 10.0, 2.0
-LONGER = (
-    " With ten times the samples (two seeds, tried once) it is the lowest: 0.009 at ‖c‖ = 0.02, against TwoPhaseMomentum's "
-    "0.020 at 0.26 and InexactALM's 0.046 at 0.31."
+SIMILAR, NEAR_BEST, DECREASE = 10.0, 2.0, 0.95
+LATE = "Mean over the last tenth of the run and over seeds, on all examples and all draws."
+DEFINITION = "By Definition 1.1: "
+STEEP = (
+    "The linear rows are about fifty times as steep as ‖x‖² − 1. A quadratic penalty has one weight for both: one that holds "
+    "the sphere allows only short steps along it, so the others end where objective and penalty balance. ExactPenalty's "
+    "steps meet the linearized rows whatever their scale; its ‖c‖ is the noise of a restart's mean."
 )
+"""Why the violations differ."""
 
 
 def at_budget(frame: pd.DataFrame, column: str) -> dict[str, float]:
@@ -32,9 +39,11 @@ def at_budget(frame: pd.DataFrame, column: str) -> dict[str, float]:
     return {str(entry): float(mean) for entry, mean in values.groupby(late["entry"], sort=False).mean().items()}
 
 
-def lowest(what: str, found: dict[str, float], entry: str, detail: str) -> Check:
+def lowest(
+    claim: str, found: dict[str, float], entry: str, detail: str, basis: Basis = "as printed", why: str = ""
+) -> Check:
     """Check that an entry has the smallest of these numbers."""
-    return Check(what, found, found[entry] == min(found.values()), detail)
+    return Check(claim, found, found[entry] == min(found.values()), detail, basis, why)
 
 
 def by_setting(neighbors: pd.DataFrame, entry: str, column: str) -> list[float]:
@@ -43,57 +52,100 @@ def by_setting(neighbors: pd.DataFrame, entry: str, column: str) -> list[float]:
     return list(at_budget(rows.assign(entry=rows["setting"]), column).values())
 
 
-def comparison(frame: pd.DataFrame, neighbors: pd.DataFrame, longer: str = "") -> list[Check]:
-    """Check the claims about the curves of one figure; `neighbors` and `longer` only add to the details."""
-    loss, violation, residual = (at_budget(frame, column) for column in ("loss", "norm of c", "KKT residual"))
-    late = "Mean over the last tenth of the run and over seeds, on all examples and all draws."
+def comparison(frame: pd.DataFrame) -> list[Check]:
+    """Check the claims about the curves of one figure."""
+    loss, violation, residual, both = (at_budget(frame, name) for name in ("loss", "norm of c", "KKT residual", "ε"))
     ratio = max(violation.values()) / min(violation.values())
-    both = {entry: max(residual[entry], violation[entry]) for entry in residual}
-    best = min(by_setting(neighbors, EXACT, "KKT residual"))
+    lower = (
+        f"ExactPenalty's is the lowest, {_second(violation)}'s the next; largest over smallest: {ratio:.2g}. {STEEP}"
+    )
+    far = f"The others end farther from c = 0, ‖c‖: {listed(violation)}."
     return [
         lowest(
             "ExactPenalty's objective at the budget is the lowest of the four",
             loss,
             EXACT,
-            f"{late} A lower objective farther from c = 0 is not a better point; ‖c‖: {listed(violation)}.",
+            f"{LATE} {far}",
+            why=f"A lower objective is no better point where the constraints are not met. {far}",
         ),
         lowest(
             "ExactPenalty's KKT residual at the budget is the lowest of the four",
             residual,
             EXACT,
-            f"{late} The others reach low residuals far from c = 0; max(KKT residual, ‖c‖), the ε of an ε-KKT point: "
-            f"{listed(both)}. ExactPenalty first meets the constraints and then moves along them by γ = 0.001 times the "
-            "gradient, so it does not converge within the budget; best of the settings around the paper's: "
-            f"{best:.3g}.{longer}",
+            f"{LATE} {far}",
+            why=f"{far} max(KKT residual, ‖c‖): {listed(both)}.",
         ),
         Check(
             "The violations are similar at the budget: within a factor of ten",
             violation,
             ratio <= SIMILAR,
-            f"‖c‖; largest over smallest: {ratio:.3g}. {late} The linear rows are about a hundred times as steep as ‖x‖² − 1, "
-            "which the methods with a quadratic penalty are slow to meet.",
+            f"‖c‖; largest over smallest: {ratio:.3g}. {LATE}",
+            why=lower,
         ),
-        lowest("TwoPhaseMomentum's violation is slightly ahead: the lowest of the four", violation, TWO_PHASE, late),
+        lowest(
+            "TwoPhaseMomentum's violation is slightly ahead: the lowest of the four",
+            violation,
+            TWO_PHASE,
+            LATE,
+            why=lower,
+        ),
+        lowest(
+            f"{DEFINITION}ExactPenalty's max(KKT residual, ‖c‖) at the budget is the lowest of the four",
+            both,
+            EXACT,
+            LATE,
+            "ours",
+        ),
+        lowest(
+            "ExactPenalty reduces the objective faster: fewest samples to 95% of the decrease that all reach",
+            samples_to_most(frame),
+            EXACT,
+            "Draws from the data and of (A, a), three per sample of the paper; the first record of the mean over seeds.",
+            "ours",
+        ),
     ]
 
 
-def sensitivity(neighbors: pd.DataFrame) -> Check:
-    """Check how much the KKT residual depends on the parameters."""
+def samples_to_most(frame: pd.DataFrame) -> dict[str, float]:
+    """By entry, the samples after which the mean objective has most of the decrease that all entries reach."""
+    means: Any = frame.groupby(["entry", "step"], sort=False)[["samples", "loss"]].mean()
+    curves = {str(entry): curve for entry, curve in means.groupby(level="entry", sort=False)}
+    first = max(curve["loss"].iloc[0] for curve in curves.values())
+    reached = max(curve["loss"].min() for curve in curves.values())
+    level = first - DECREASE * (first - reached)
+    return {entry: float(curve["samples"][curve["loss"] <= level].min()) for entry, curve in curves.items()}
+
+
+def _second(violation: dict[str, float]) -> str:
+    """The entry with the lowest violation but for ExactPenalty."""
+    return min(set(violation) - {EXACT}, key=lambda entry: violation[entry])
+
+
+def sensitivity(neighbors: pd.DataFrame, why: str = "") -> list[Check]:
+    """Check how much the KKT residual depends on the parameters; and, ours, max(KKT residual, ‖c‖)."""
     entries = [str(entry) for entry in neighbors["entry"].unique()]
-    columns = {"KKT residual": "KKT residual", "‖c‖": "norm of c", "objective": "loss"}
+    columns = {"KKT residual": "KKT residual", "‖c‖": "norm of c", "objective": "loss", "max(KKT residual, ‖c‖)": "ε"}
     values = {text: {entry: by_setting(neighbors, entry, name) for entry in entries} for text, name in columns.items()}
-    spread = {entry: max(each) / min(each) for entry, each in values["KKT residual"].items()}
-    ranges = (
+    ranges = [
         f"{text}: " + "; ".join(f"{entry} {min(each):.3g} to {max(each):.3g}" for entry, each in found.items())
         for text, found in values.items()
+    ]
+    claim = "ExactPenalty is the least sensitive to its parameters"
+    over = "over nine settings (step size and initial penalty × ½, 1, 2); infinite if one diverged."
+    residual, both = (
+        {entry: max(each) / min(each) for entry, each in values[text].items()}
+        for text in ("KKT residual", "max(KKT residual, ‖c‖)")
     )
-    return lowest(
-        "ExactPenalty is the least sensitive to its parameters",
-        spread,
-        EXACT,
-        "Ratio of the largest to the smallest KKT residual over nine settings (step size and initial penalty × ½, 1, 2); "
-        f"infinite if one diverged. Ranges. {'. '.join(ranges)}.",
-    )
+    return [
+        lowest(
+            claim,
+            residual,
+            EXACT,
+            f"Ratio of the largest to the smallest KKT residual {over} Ranges. {'. '.join(ranges)}.",
+            why=why,
+        ),
+        lowest(f"{DEFINITION}{claim}", both, EXACT, f"The same for max(KKT residual, ‖c‖), {over}", "ours", why),
+    ]
 
 
 def listed(numbers: dict[str, float]) -> str:
@@ -116,4 +168,4 @@ def same_parameters(frame: pd.DataFrame, neighbors: pd.DataFrame) -> Check:
 def check_claims(runs: dict[str, pd.DataFrame]) -> list[Check]:
     """Check the claims about Figure 1."""
     frame, neighbors = runs["bank-full"], runs["bank-full, sensitivity"]
-    return [*comparison(frame, neighbors, LONGER), sensitivity(neighbors)]
+    return [*comparison(frame), *sensitivity(neighbors)]

@@ -13,9 +13,6 @@ from ..base import Entry
 from . import config
 from .problem import make, metrics
 
-PILOT = 500
-"""Steps of a first run, which tells the number of samples per step."""
-
 
 def neighbors(name: str, count: int | None, samples: int, seeds: int, entry: Entry) -> pd.DataFrame:
     """The runs of every setting of an entry, with a column `setting`; `seed` numbers all runs."""
@@ -26,7 +23,8 @@ def neighbors(name: str, count: int | None, samples: int, seeds: int, entry: Ent
             return [solve(problem, x0, method, steps=steps, record=record, progress=False)]
         return sweep(problem, x0, method, steps=steps, seeds=seeds, record=record).results
 
-    steps = round(samples * PILOT / runs(entry.grid[0], PILOT, Record(PILOT))[0].samples)
+    pilot = samples // 3  # one example each for gradient, values and Jacobian; restarts take more, phases may take less
+    steps = round(samples * pilot / runs(entry.grid[0], pilot, Record(pilot))[0].samples)
     record = Record(-(-steps // config.FEW_RECORDS), metrics(name, count))
     found = []
     for setting, method in enumerate(entry.grid):

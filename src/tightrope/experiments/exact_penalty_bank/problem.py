@@ -73,7 +73,10 @@ def make(name: str, count: int | None = None) -> tuple[Problem, Float[np.ndarray
 
 @cache
 def metrics(name: str, count: int | None = None) -> dict[str, Callable[[Any, Any], Array]]:
-    """Objective, ‖c‖ and min over λ of ‖∇F + Jᵀλ‖ on all examples and draws; the records' own values use a part of them."""
+    """Objective, ‖c‖, min over λ of ‖∇F + Jᵀλ‖, and the larger of the last two, on all examples and draws.
+
+    The records' own values use a part of them.
+    """
     data = jax.tree.map(jnp.asarray, examples(name, count))
     samples = draws(data["x"].shape[1])
     mean = {
@@ -94,7 +97,11 @@ def metrics(name: str, count: int | None = None) -> dict[str, Callable[[Any, Any
         return jnp.linalg.norm(gradient - basis @ (basis.T @ gradient))
 
     @jax.jit
+    def larger(x: Array, _: Any) -> Array:
+        return jnp.maximum(violation(x, _), residual(x, _))
+
+    @jax.jit
     def objective(x: Array, _: Any) -> Array:
         return loss(x, data)
 
-    return {"loss": objective, "norm of c": violation, "KKT residual": residual}
+    return {"loss": objective, "norm of c": violation, "KKT residual": residual, "ε": larger}
