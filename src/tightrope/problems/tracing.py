@@ -25,9 +25,10 @@ def trace(fn: Callable[..., Any], *args: Any) -> tuple[ClosedJaxpr, Any]:
 def changes(first: ClosedJaxpr, again: Callable[[], ClosedJaxpr]) -> bool:
     """Whether a function computes something else when it is traced again."""
     try:
-        return not alike(first, again())
+        second = again()
     except Exception:  # such as StopIteration: the first trace had none
         return True
+    return not alike(first, second)
 
 
 def uses_inputs(jaxpr: ClosedJaxpr) -> list[bool]:
