@@ -50,8 +50,9 @@ def alike(one: Any, other: Any) -> bool:
 def describe(value: Any) -> Iterator[Token]:
     """The description of a value, piece by piece."""
     if isinstance(value, ClosedJaxpr | Jaxpr):  # one class from jax 0.11 on
-        yield from _each("constants", getattr(value, "consts", ()))
-        yield from _jaxpr(getattr(value, "jaxpr", value))
+        closed: Any = value
+        yield from _each("constants", getattr(closed, "consts", ()))
+        yield from _jaxpr(getattr(closed, "jaxpr", closed))
     elif hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__array__"):
         yield from _array(value)
     elif isinstance(value, Mapping):

@@ -13,7 +13,8 @@ be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s the
 
 The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. Every fourth step it is measured for all rows by one
 product: for random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so
-J_i √P z on one half of the batch times that on the other is averaged instead, which is unbiased.
+J_i √P z on one half of the batch times that on the other is averaged instead, which is unbiased. With several rows, C is
+measured at the same steps by two more products, J(P Jᵀw) with w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other.
 
 α is halved, at most six times, until a first step, along −s sign(∇f), leaves at least a quarter of the slope along it.
 
@@ -33,6 +34,7 @@ problems that nothing was chosen on.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -44,8 +46,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
+from ...problems.data import Batches
 from ..base import Accepts, Draw, Hyper, Info, Method, hyper
-from ..shared.halves import even_batch_size, halves_of, on_halves, variance_from_halves
+from ..shared.halves import even_batch_size, on_halves, parts_of, variance_from_halves
 from .multipliers import Controller, Response
 from .restoration import can_restore, restore
 
@@ -58,7 +61,7 @@ PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 4, 16, 0.05
 MIN_RESPONSE = 0.05
 """The least response, as a share of what the batch alone shows."""
 NOISE_WEIGHT = 0.02
-STEEPNESS_LEFT, HALVINGS = 0.25, 6
+SLOPE_LEFT, HALVINGS, SLOPE_BATCHES = 0.25, 6, 8
 
 
 class State(NamedTuple):
@@ -72,6 +75,8 @@ class State(NamedTuple):
     """Of the rows on a batch."""
     response: Float[Array, "2 rows"]
     """G from products of halves, and from the batch alone."""
+    coupling: Float[Array, " rows"]
+    """C."""
     scale: tuple[Float[Array, ""], ...]
     """The root mean square of each leaf of x0."""
     peak: Float[Array, ""]
@@ -111,7 +116,7 @@ class AdaptiveLagrangian(Method):
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
     reference: ClassVar[str] = "ours, after Kingma, Ba 2015 and Sohrabi et al. 2024 (controllers for multipliers)"
     guarantee: ClassVar[str] = "none for the iteration; rows restored on all data at the end"
-    cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every fourth step 1 more h and Jd; passes over all data at the end"
+    cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every fourth step 1 to 3 more products; passes over all data at the end"
 
     def __check_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, optax.GradientTransformation):
@@ -130,7 +135,7 @@ class AdaptiveLagrangian(Method):
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         largest = jnp.minimum(MAX_STEP, STEP_OVER_ROOT / jnp.sqrt(draw.steps.astype(x.dtype)))
-        return self.with_defaults(step_size=_less_where_steep(oracle, x, draw.samples["step"], largest))
+        return self.with_defaults(step_size=_less_where_steep(oracle, x, draw, largest))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         rows, multipliers = jnp.zeros_like(oracle.rows.low), oracle.multipliers
@@ -142,6 +147,7 @@ class AdaptiveLagrangian(Method):
             controller=Controller(rows, multipliers, multipliers, rows),
             variance=rows,
             response=jnp.stack([rows, rows]),
+            coupling=rows,
             scale=leaf_scales(params),
             peak=jnp.zeros((), x.dtype),
             optimizer=None if self.optimizer is None else self.optimizer.init(params),
@@ -156,22 +162,23 @@ class AdaptiveLagrangian(Method):
         peak = self.step_size if self.optimizer is None else jnp.maximum(state.peak, rate)
 
         probes = (k <= FIRST_PROBES) | (k % PROBE_PERIOD == 0)
-        response = jax.lax.cond(
-            probes, lambda: _measure_response(oracle, state, adam.metric, draw), lambda: state.response
+        response, coupling = jax.lax.cond(
+            probes, lambda: _measure(oracle, state, adam.metric, draw), lambda: (state.response, state.coupling)
         )
         variance = _mean_after(state.variance, variance_from_halves(value), k, NOISE_WEIGHT)
         variance = jnp.where(_is_sampled(oracle), variance, 0.0)
-        least = MIN_RESPONSE * response[1]
-        seen = Response(variance, jnp.maximum(response[0], least), adam.length_sq, peak, rate / positive_or_one(peak))
+        seen = Response(variance, _least(response), coupling, adam.length_sq, peak, rate / positive_or_one(peak))
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
 
         x, cost = _finish(oracle, oracle.project(state.x + step), adam.metric, draw)
-        state = State(x, adam.first, adam.second, controller, variance, response, state.scale, peak, optimizer)
-        evaluations = 1 + probes.astype(jnp.int32)
+        state = State(
+            x, adam.first, adam.second, controller, variance, response, coupling, state.scale, peak, optimizer
+        )
+        products = probes * (3 if oracle.rows.raw_size > 1 else 1)
         return state, Info(
             1,
-            evaluations + cost.constraint_values,
-            evaluations + cost.constraint_jacobians,
+            1 + products + cost.constraint_values,
+            1 + products + cost.constraint_jacobians,
             oracle.count_examples("both", sample) + cost.samples,
         )
 
@@ -262,17 +269,33 @@ def _lagrangian(
     return values[:, 1:], pullback(jnp.stack([weights, weights]))[0]
 
 
-def _measure_response(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, "2 rows"]:
-    """G after one more product with random signs: from products of halves, and from the batch alone."""
+def _measure(
+    oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw
+) -> tuple[Float[Array, "2 rows"], Float[Array, " rows"]]:
+    """G and C after one more measurement."""
+    sample, count = draw.samples["step"], _count_probes(draw.k)
     signs = jax.random.rademacher(draw.key, metric.shape, metric.dtype)
-
-    def rows(point: Float[Array, " n"]) -> Float[Array, "2 rows"]:
-        return on_halves(lambda part: oracle.c(point, part), draw.samples["step"])
-
-    _, change = jax.jvp(rows, (state.x,), (jnp.sqrt(metric) * signs,))
-    probes = jnp.minimum(draw.k, FIRST_PROBES) + jnp.maximum(draw.k // PROBE_PERIOD - FIRST_PROBES // PROBE_PERIOD, 0)
+    rows = partial(on_halves, sample=sample)
+    _, change = jax.jvp(lambda x: rows(lambda part: oracle.c(x, part)), (state.x,), (jnp.sqrt(metric) * signs,))
     measured = jnp.stack([change[0] * change[1], jnp.mean(change**2, axis=0)])
-    return _mean_after(state.response, measured, probes, PROBE_WEIGHT)
+    response = _mean_after(state.response, measured, count, PROBE_WEIGHT)
+    if oracle.rows.raw_size < 2:
+        return response, state.coupling
+    first, second = parts_of(sample)
+    size, sign = jnp.sqrt(positive_or_one(_least(response))), jnp.sign(state.controller.multipliers)
+    _, pullback = oracle.vjp(state.x, first)
+    _, change = oracle.jvp(state.x, metric * pullback(sign / size), second)
+    return response, _mean_after(state.coupling, sign * change / size, count, PROBE_WEIGHT)
+
+
+def _least(response: Float[Array, "2 rows"]) -> Float[Array, " rows"]:
+    """G from products of halves, at least a share of what the batch alone shows."""
+    return jnp.maximum(response[0], MIN_RESPONSE * response[1])
+
+
+def _count_probes(k: Int[Array, ""]) -> Int[Array, ""]:
+    """The number of measurements up to step k."""
+    return jnp.minimum(k, FIRST_PROBES) + jnp.maximum(k // PROBE_PERIOD - FIRST_PROBES // PROBE_PERIOD, 0)
 
 
 def _mean_after(
@@ -294,21 +317,28 @@ def _schedule(draw: Draw, dtype: Any) -> Float[Array, ""]:
     return jnp.minimum(jnp.minimum(draw.k / (WARM_UP * draw.steps), 1.0), DECAY * (1.0 - done)).astype(dtype)
 
 
-def _less_where_steep(
-    oracle: Oracle, x: Float[Array, " n"], sample: Sample, largest: Float[Array, ""]
-) -> Float[Array, ""]:
-    """α: halved until a first step along −s sign(∇f) leaves a quarter of the slope along it, on another half of the sample."""
+def _less_where_steep(oracle: Oracle, x: Float[Array, " n"], draw: Draw, largest: Float[Array, ""]) -> Float[Array, ""]:
+    """α: halved until a first step along −s sign(∇f) leaves a quarter of the slope along it, on another sample."""
     scale = spread_over_leaves(oracle, leaf_scales(oracle.parameters.unravel_arrays(x)))
-    parts = [jax.tree.map(lambda a, i=i: a[i], halves_of(sample)) for i in (0, 1)]
-    direction = -scale * jnp.sign(oracle.grad(x, parts[0]))
+    first, second = _two_samples(oracle, draw)
+    direction = -scale * jnp.sign(oracle.grad(x, first))
 
     def slope(rate: Float[Array, ""]) -> Float[Array, ""]:
-        return jnp.vdot(oracle.grad(x + rate * direction, parts[1]), direction)
+        return jnp.vdot(oracle.grad(x + rate * direction, second), direction)
 
-    rates = largest * 0.5 ** np.arange(HALVINGS + 1)
-    first = slope(jnp.zeros_like(largest))
-    left = jax.lax.map(slope, rates.astype(x.dtype)) <= STEEPNESS_LEFT * first
-    return jnp.where(jnp.any(left), rates[jnp.argmax(left)], rates[-1]).astype(x.dtype)
+    rates = jnp.append(largest * 0.5 ** np.arange(HALVINGS + 1), 0.0).astype(x.dtype)
+    slopes = jax.lax.map(slope, rates)
+    enough = slopes[:-1] <= SLOPE_LEFT * slopes[-1]
+    return jnp.where(jnp.any(enough), rates[jnp.argmax(enough)], rates[-2])
+
+
+def _two_samples(oracle: Oracle, draw: Draw) -> tuple[Sample, Sample]:
+    """Two independent samples of several batches; the halves of one if the user passes the batches."""
+    if any(isinstance(source, Batches) for source in oracle.sources):
+        return parts_of(draw.samples["step"])
+    examples = SLOPE_BATCHES * max((source.batch_size for source in oracle.sources), default=1)
+    first, second = (oracle.draw(key, examples) for key in jax.random.split(draw.key))
+    return first, second
 
 
 def _finish(

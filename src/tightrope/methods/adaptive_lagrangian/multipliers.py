@@ -6,7 +6,10 @@ range, and y = λ + K_p e, λ⁺ = λ + K_i e, the error obeys ë + αGK_p ė + 
 
     K_p = κ/(τ α G),  K_i = q/(τ² α G)
 
-let it decay within about τ steps, whatever the units of the row. Four things are added:
+let it decay within about τ steps, whatever the units of the row. Five things are added:
+
+- Rows that push x the same way move each other. With C_i = s_i Σ_j G_ij s_j/√(G_i G_j), s_j the sign of y_j or 0, row i moves
+  C_i times as far as by y_i alone: C_i is 1 for orthogonal rows and m for m equal ones. Gains are divided by max{1, C_i}.
 
 - τ is long enough for the noise. The filtered error has a standard deviation of about σ τ^{-1/2}, σ that of the row on a batch;
   the noise of y then moves x by less than a tenth of the length that the gradient moves it, if
@@ -23,7 +26,7 @@ that λ pushes it away from; 0 if λ is 0.
 | symbol | name | symbol | name |
 |---|---|---|---|
 | e, ē | `error`, `limited` | λ, y | `integral`, `multipliers` |
-| σ², G | `variance`, `response` | τ | `settling_time` |
+| σ², G, C | `variance`, `response`, `coupling` | τ | `settling_time` |
 | α, α_k/α | `rate`, `rate_share` | S | `gradient_sq` |
 """
 
@@ -54,6 +57,7 @@ class Response(NamedTuple):
     Attributes:
         variance: of a row on a batch; 0 for rows without data.
         response: G.
+        coupling: C.
         gradient_sq: S.
         rate: α, the largest learning rate of the run.
         rate_share: the learning rate of this step over that.
@@ -61,6 +65,7 @@ class Response(NamedTuple):
 
     variance: Float[Array, " rows"]
     response: Float[Array, " rows"]
+    coupling: Float[Array, " rows"]
     gradient_sq: Float[Array, ""]
     rate: Float[Array, ""]
     rate_share: Float[Array, ""]
@@ -85,7 +90,7 @@ class Controller(NamedTuple):
         limit = ERROR_LIMIT * tau * seen.rate * jnp.sqrt(seen.response * seen.gradient_sq)
         limited = jnp.clip(error, -limit, limit)
         cut = error - limited
-        gain = 1.0 / positive_or_one(tau * seen.rate * seen.response)
+        gain = 1.0 / positive_or_one(tau * seen.rate * seen.response * jnp.maximum(seen.coupling, 1.0))
         growth = INTEGRAL * seen.rate_share * gain / tau * limited
         windup = PROPORTIONAL * gain * jnp.where(k > 1, cut - self.cut, 0.0)
         side = jnp.where(self.integral != 0, jnp.sign(self.integral), jnp.sign(error))

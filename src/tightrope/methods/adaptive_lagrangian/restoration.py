@@ -3,7 +3,7 @@ r"""The last step of a run: move x to where the rows are within their ranges, on
 A round solves min ½ dᵀP⁻¹d subject to low ≤ h(x) + Jd ≤ high, so d = −P Jᵀy with y from an m×m problem (`range_multipliers`,
 with penalties so large that they only matter where the linearized rows contradict each other), and sets x ← P_X(x + d). It is
 Newton's method for the rows that are violated, and needs few rounds. A round that makes the largest violation no smaller is
-undone, and the restoration ends.
+undone, and the next step is a quarter as long.
 
 The rows h are those of all data, or of a large fresh sample where data are endless. With many rows, J is that of a smaller
 random sample: an error in J makes the convergence linear, not the answer wrong. With very many rows J is never formed.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ...numerics.products import linearize, range_multipliers_by_products, row_squares
 from ...numerics.ranges import RangePenalty, range_multipliers
@@ -24,7 +24,7 @@ from ...oracles.oracle import Oracle, Sample
 from ...problems.data import Batches, Dataset, Span
 from ..base import Info
 
-ROUNDS = 6
+ROUNDS = 10
 TOLERANCE = 1e-6
 """Violations below this share of a row's scale are left: they are near rounding in float32."""
 LARGE_PENALTY = 1e4
@@ -38,12 +38,13 @@ PRODUCT_EXAMPLES, PRODUCTS = 8192, 30
 
 
 class Restored(NamedTuple):
-    """A point, its rows, the number of rounds, and whether to go on."""
+    """A point, its rows, the largest violation over its scale, the number of rounds, and the length of the next step."""
 
     x: Float[Array, " n"]
     value: Float[Array, " rows"]
+    violation: Float[Array, ""]
     rounds: Int[Array, ""]
-    unfinished: Bool[Array, ""]
+    length: Float[Array, ""]
 
 
 def can_restore(oracle: Oracle) -> bool:
@@ -65,14 +66,16 @@ def restore(
 
     def one(at: Restored) -> Restored:
         step = restoring_step(oracle, at.x, at.value, metric, sample, jax.random.fold_in(key, at.rounds))
-        new = oracle.project(at.x + step)
+        new = oracle.project(at.x + at.length * step)
         value = oracle.c(new, sample)
-        better = largest(value) < largest(at.value)
-        x, value = jnp.where(better, new, at.x), jnp.where(better, value, at.value)
-        return Restored(x, value, at.rounds + 1, better & (largest(value) > TOLERANCE))
+        violation = largest(value)
+        better, rounds = violation < at.violation, at.rounds + 1
+        moved = Restored(new, value, violation, rounds, jnp.minimum(2.0 * at.length, 1.0))
+        stayed = at._replace(rounds=rounds, length=0.25 * at.length)
+        return jax.tree.map(lambda a, b: jnp.where(better, a, b), moved, stayed)
 
-    begin = Restored(x, first, jnp.int32(0), largest(first) > TOLERANCE)
-    last = jax.lax.while_loop(lambda at: at.unfinished & (at.rounds < ROUNDS), one, begin)
+    begin = Restored(x, first, largest(first), jnp.int32(0), jnp.ones((), x.dtype))
+    last = jax.lax.while_loop(lambda at: (at.violation > TOLERANCE) & (at.rounds < ROUNDS), one, begin)
     part = jacobian_sample(oracle, sample, key)
     examples = [oracle.count_examples("constraints", each) for each in (sample, part)]
     cost = Info(

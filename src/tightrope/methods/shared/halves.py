@@ -22,6 +22,12 @@ def halves_of(sample: Sample) -> Sample:
     return jax.tree.map(lambda a: a.reshape(2, a.shape[0] // 2, *a.shape[1:]), sample)
 
 
+def parts_of(sample: Sample) -> tuple[Sample, Sample]:
+    """Return the two halves of a sample."""
+    halves = halves_of(sample)
+    return jax.tree.map(lambda a: a[0], halves), jax.tree.map(lambda a: a[1], halves)
+
+
 def on_halves(fn: Callable[[Sample], Float[Array, ...]], sample: Sample) -> Float[Array, "2 ..."]:
     """Return the function's values on the halves of a sample; without data, its value twice."""
     if not jax.tree.leaves(sample):
