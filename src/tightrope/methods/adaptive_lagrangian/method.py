@@ -290,8 +290,8 @@ def _is_sampled(oracle: Oracle) -> Bool[Array, " rows"]:
 
 def _schedule(draw: Draw, dtype: Any) -> Float[Array, ""]:
     """α_k/α: warm-up, and a linear decay to the end."""
-    done = (draw.k - 1) / draw.steps
-    return jnp.minimum(jnp.minimum(draw.k / (WARM_UP * draw.steps), 1.0), DECAY * (1.0 - done)).astype(dtype)
+    k, steps = draw.k.astype(dtype), draw.steps.astype(dtype)
+    return jnp.minimum(jnp.minimum(k / (WARM_UP * steps), 1.0), DECAY * (1.0 - (k - 1.0) / steps))
 
 
 def _less_where_steep(
