@@ -34,7 +34,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ...numerics.scaling import positive_or_one
+from ...numerics.scaling import reciprocal_or_zero
 from ...oracles.rows import Rows
 
 PROPORTIONAL, INTEGRAL = 0.3, 2.0
@@ -85,7 +85,7 @@ class Controller(NamedTuple):
         limit = ERROR_LIMIT * tau * seen.rate * jnp.sqrt(seen.response * seen.gradient_sq)
         limited = jnp.clip(error, -limit, limit)
         cut = error - limited
-        gain = 1.0 / positive_or_one(tau * seen.rate * seen.response)
+        gain = reciprocal_or_zero(tau * seen.rate * seen.response)
         growth = INTEGRAL * seen.rate_share * gain / tau * limited
         windup = PROPORTIONAL * gain * jnp.where(k > 1, cut - self.cut, 0.0)
         side = jnp.where(self.integral != 0, jnp.sign(self.integral), jnp.sign(error))
@@ -95,9 +95,9 @@ class Controller(NamedTuple):
 
 
 def settling_time(seen: Response, steps: Int[Array, ""]) -> Float[Array, " rows"]:
-    """τ for every row."""
+    """τ for every row; the longest for a noisy row that a step cannot change."""
     horizon = steps.astype(seen.rate.dtype)
-    reach = positive_or_one(seen.rate * jnp.sqrt(seen.response * seen.gradient_sq))
+    reach = jnp.maximum(seen.rate * jnp.sqrt(seen.response * seen.gradient_sq), jnp.finfo(horizon.dtype).tiny)
     least = jnp.maximum(MIN_SETTLING, MIN_SETTLING_ROOT * jnp.sqrt(horizon))
     by_noise = (NOISE_FACTOR * jnp.sqrt(seen.variance) / reach) ** (2.0 / 3.0)
     return jnp.clip(by_noise, least, jnp.maximum(SETTLING_SHARE * horizon, least))
