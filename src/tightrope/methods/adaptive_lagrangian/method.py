@@ -92,12 +92,13 @@ class AdaptiveLagrangian(Method):
         >>> rng = np.random.default_rng(0)
         >>> x, y = rng.normal(size=(2000, 8)).astype("float32"), rng.integers(0, 2, 2000).astype("float32")
         >>> data = tr.Dataset({"x": x, "y": y}, batch_size=32)
-        >>> score = lambda p, batch: jnp.tanh(batch["x"] @ p["hidden"]) @ p["output"]
+        >>> score = lambda p, batch: jnp.tanh(batch["x"] @ p["hidden"]) @ p["output"] + p["shift"]
         >>> loss = lambda p, batch: jnp.mean(jnp.logaddexp(0, score(p, batch)) - batch["y"] * score(p, batch))
         >>> rate = lambda p, batch: jnp.mean(jax.nn.sigmoid(score(p, batch)))
         >>> start = {
         ...     "hidden": jnp.asarray(rng.normal(size=(8, 16)) / 3),
         ...     "output": jnp.asarray(rng.normal(size=16) / 4),
+        ...     "shift": jnp.zeros(()),
         ... }
         >>> problem = tr.Problem(loss, tr.at_most(rate, 0.3, data=data), data=data)
         >>> result = tr.solve(problem, start, tr.methods.AdaptiveLagrangian(), steps=500)
