@@ -39,8 +39,10 @@ def quick_jit(fn: Any) -> Any:
 
 
 @functools.cache
-def _oracle(problem: Problem, dtype: Any, size: int, form: str) -> Oracle:
-    return oracle_for(problem, Parameters(jnp.zeros(size, dtype)), form)
+def _oracle(problem: Problem, dtype: Any, shape: int | tuple[int, ...], form: str) -> Oracle:
+    """For x of one array, or of a tuple of arrays with these sizes."""
+    zeros = lambda size: jnp.zeros(size, dtype)
+    return oracle_for(problem, Parameters(tuple(map(zeros, shape)) if isinstance(shape, tuple) else zeros(shape)), form)
 
 
 @functools.cache
@@ -75,9 +77,11 @@ def _run(oracle_of: Any, steps: int) -> Any:
     return quick_jit(run), quick_jit(jax.vmap(lambda *arguments: run(*arguments)[2], in_axes=(None, None, None, 0)))
 
 
-def _prepare(problem: Problem, x0: np.ndarray, method: Method, steps: int) -> Any:
+def _prepare(
+    problem: Problem, x0: np.ndarray, method: Method, steps: int, leaves: tuple[int, ...] | None = None
+) -> Any:
     dtype = jnp.asarray(x0).dtype
-    oracle_of = (problem, dtype, len(x0), method.accepts.form)
+    oracle_of = (problem, dtype, leaves or len(x0), method.accepts.form)
     method = as_arrays(method, dtype)
     draws = _draws(oracle_of, tuple(method.roles(_oracle(*oracle_of)).items()), steps)
     return _oracle(*oracle_of), method, draws, _run(oracle_of, steps)
@@ -92,12 +96,14 @@ def drive(
     seed: int = 0,
     start: np.ndarray | None = None,
     multipliers: np.ndarray | None = None,
+    leaves: tuple[int, ...] | None = None,
 ) -> Path:
     """All iterates of a method from `start` (default x0; with slacks [x0, s]) and the draws that they came from.
 
-    Dual variables start at `multipliers` of the method's rows (default 0).
+    Dual variables start at `multipliers` of the method's rows (default 0). The problem's functions get x as a tuple of arrays
+    with the sizes `leaves`, if given.
     """
-    oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, steps)
+    oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, steps, leaves)
     drawn = draws(np.uint32(seed))
     first = oracle.multipliers if multipliers is None else jnp.asarray(multipliers)
     out = run(method, jnp.asarray(x0 if start is None else start), first, drawn)

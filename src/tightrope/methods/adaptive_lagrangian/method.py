@@ -26,8 +26,8 @@ measured at the same steps by two more products, J(P Jᵀw) with w_i = sign(y_i)
 
 On a set that does not bound each coordinate separately, P is a multiple of the identity (see GradientDescentAscent).
 
-What is proved: nothing for the stochastic iteration, as for Adam itself. On a quadratic with exact rows, fixed P and α the
-multipliers converge linearly (the characteristic equation in `multipliers`); the restoration is Newton's method on the rows.
+What is proved: nothing for the iteration, as for Adam itself; the linear model in `multipliers` ignores curvature, momentum and
+noise. The restoration is Newton's method on the rows, with steps that never make the largest violation larger.
 All constants were chosen on five networks of the zoo and three of the same kind on other data; benchmarks/networks.py has
 problems that nothing was chosen on.
 """
@@ -97,12 +97,13 @@ class AdaptiveLagrangian(Method):
         >>> rng = np.random.default_rng(0)
         >>> x, y = rng.normal(size=(2000, 8)).astype("float32"), rng.integers(0, 2, 2000).astype("float32")
         >>> data = tr.Dataset({"x": x, "y": y}, batch_size=32)
-        >>> score = lambda p, batch: jnp.tanh(batch["x"] @ p["hidden"]) @ p["output"]
+        >>> score = lambda p, batch: jnp.tanh(batch["x"] @ p["hidden"]) @ p["output"] + p["shift"]
         >>> loss = lambda p, batch: jnp.mean(jnp.logaddexp(0, score(p, batch)) - batch["y"] * score(p, batch))
         >>> rate = lambda p, batch: jnp.mean(jax.nn.sigmoid(score(p, batch)))
         >>> start = {
         ...     "hidden": jnp.asarray(rng.normal(size=(8, 16)) / 3),
         ...     "output": jnp.asarray(rng.normal(size=16) / 4),
+        ...     "shift": jnp.zeros(()),
         ... }
         >>> problem = tr.Problem(loss, tr.at_most(rate, 0.3, data=data), data=data)
         >>> result = tr.solve(problem, start, tr.methods.AdaptiveLagrangian(), steps=500)
@@ -313,8 +314,8 @@ def _is_sampled(oracle: Oracle) -> Bool[Array, " rows"]:
 
 def _schedule(draw: Draw, dtype: Any) -> Float[Array, ""]:
     """α_k/α: warm-up, and a linear decay to the end."""
-    done = (draw.k - 1) / draw.steps
-    return jnp.minimum(jnp.minimum(draw.k / (WARM_UP * draw.steps), 1.0), DECAY * (1.0 - done)).astype(dtype)
+    k, steps = draw.k.astype(dtype), draw.steps.astype(dtype)
+    return jnp.minimum(jnp.minimum(k / (WARM_UP * steps), 1.0), DECAY * (1.0 - (k - 1.0) / steps))
 
 
 def _less_where_steep(oracle: Oracle, x: Float[Array, " n"], draw: Draw, largest: Float[Array, ""]) -> Float[Array, ""]:

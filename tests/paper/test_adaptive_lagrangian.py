@@ -1,0 +1,292 @@
+"""AdaptiveLagrangian against a NumPy transcription of its equations, on the same samples and random signs."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from sample_paths import Path, drive
+
+import tightrope as tr
+from tightrope.methods import AdaptiveLagrangian
+from tightrope.methods.base import Draw
+from tightrope.oracles.build import oracle_for
+from tightrope.problems.parameters import Parameters
+
+STEPS, ALPHA, SGD_RATE = 400, 0.04, 0.02
+
+
+# ---- a problem with a ceiling and a band, both random, and an equation -------------------------------------------------------
+
+N, DIM, LEAVES, BATCH, BOX, RADIUS = 60, 5, (3, 2), 5, (-0.25, 0.5), 0.5
+RNG = np.random.default_rng(4)
+A, B, C, D = RNG.normal(size=(N, DIM)), RNG.normal(size=N), RNG.normal(size=(N, DIM)), RNG.normal(size=(N, DIM))
+A[:, 0] *= 3.0
+D += 0.5
+LOW, HIGH = np.array([-np.inf, -0.3, 0.05]), np.array([0.25, -0.1, 0.05])
+X0 = np.array([0.5, -0.2, 0.3, 0.04, -0.07])
+
+
+@functools.cache
+def problem(kind: str) -> tr.Problem:
+    data = tr.Dataset({"a": A, "b": B, "c": C, "d": D}, batch_size=BATCH)
+    flat = jnp.concatenate
+    constraints = [
+        tr.at_most(lambda x, batch: jnp.mean((batch["c"] @ flat(x)) ** 2), 0.25, data=data, name="energy"),
+        tr.between(lambda x, batch: jnp.mean(jnp.sin(batch["d"] @ flat(x))), -0.3, -0.1, data=data, name="band"),
+        tr.equals(lambda x: x[0][0] * x[1][0] + x[0][1] ** 2, 0.05, name="equation"),
+    ]
+    objective = lambda x, batch: jnp.mean(0.5 * (batch["a"] @ flat(x) - batch["b"]) ** 2)
+    domain = {"space": None, "box": tr.domains.Box(*BOX), "ball": tr.domains.L2Ball(RADIUS)}[kind]
+    return tr.Problem(objective, constraints, domain=domain, data=data)
+
+
+def f_gradient(x: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    return sum(A[i] * (A[i] @ x - B[i]) for i in examples) / len(examples)
+
+
+def rows_and_jacobian(x: np.ndarray, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    count = len(examples)
+    energy = sum((C[i] @ x) ** 2 for i in examples) / count
+    energy_slope = sum(2 * C[i] * (C[i] @ x) for i in examples) / count
+    band = sum(np.sin(D[i] @ x) for i in examples) / count
+    band_slope = sum(D[i] * np.cos(D[i] @ x) for i in examples) / count
+    h = np.array([energy, band, x[0] * x[3] + x[1] ** 2])
+    return h, np.array([energy_slope, band_slope, [x[3], 2 * x[1], 0.0, x[0], 0.0]])
+
+
+SAMPLED = np.array([True, True, False])
+
+
+# ---- the rule, in NumPy ----------------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """All that the rule carries from step to step; y and λ per row."""
+
+    x: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    filtered: np.ndarray
+    integral: np.ndarray
+    y: np.ndarray
+    cut: np.ndarray
+    variance: np.ndarray
+    response: np.ndarray
+    whole: np.ndarray
+    coupling: np.ndarray
+    probes: int
+    peak: float
+
+
+def start(x: np.ndarray, y: np.ndarray) -> Rule:
+    zero = np.zeros(3)
+    return Rule(x, 0 * x, 0 * x, zero, y, y, zero, zero, zero, zero, zero, 0, 0.0)
+
+
+def project(kind: str, x: np.ndarray) -> np.ndarray:
+    if kind == "box":
+        return np.clip(x, *BOX)
+    return x * min(1.0, RADIUS / np.sqrt(x @ x)) if kind == "ball" else x
+
+
+def leaf_sizes(x0: np.ndarray) -> np.ndarray:
+    """s: the root mean square of each leaf, in all its entries; of a leaf of zeros, that of all entries."""
+    everything = np.sqrt(np.mean(x0**2))
+    parts = np.split(x0, np.cumsum(LEAVES)[:-1])
+    return np.concatenate([np.full(len(part), np.sqrt(np.mean(part**2)) or everything) for part in parts])
+
+
+def metric_of(kind: str, nu: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """P = diag(s/(√ν + ε)), ε in units of the root mean square of √ν; on a ball a multiple of the identity."""
+    if kind == "ball":
+        s, nu = np.full(DIM, np.sqrt(np.mean(s**2))), np.full(DIM, np.mean(nu))
+    return s / (np.sqrt(nu) + 1e-6 * np.sqrt(np.mean(nu)))
+
+
+def averaged(mean: Any, new: Any, count: int, least: float) -> Any:
+    """A mean of all terms that turns into one with weight `least` for the newest."""
+    weight = max(1 / count, least)
+    return (1 - weight) * mean + weight * new
+
+
+def step(now: Rule, kind: str, k: int, examples: np.ndarray, signs: np.ndarray, s: np.ndarray, events: set) -> Rule:
+    """Step k of STEPS; `examples` of its sample, the first half of which comes first."""
+    x, halves = now.x, np.split(examples, 2)
+    h, J = rows_and_jacobian(x, examples)
+    on_half = [rows_and_jacobian(x, half) for half in halves]
+
+    g = f_gradient(x, examples) + J.T @ now.y
+    first, second = 0.9 * now.first + 0.1 * g, 0.999 * now.second + 0.001 * g**2
+    v, nu = first / (1 - 0.9**k), second / (1 - 0.999**k)
+    P = metric_of(kind.removesuffix(" sgd"), nu, s)
+    S = v @ (P * v)
+    if kind.endswith("sgd"):
+        move = -SGD_RATE * g
+        rate = np.sqrt(np.sum(move**2 / P) / S)
+        alpha = max(now.peak, rate)
+    else:
+        alpha = ALPHA
+        rate = alpha * min(k / (0.02 * STEPS), 1.0, 1.25 * (1 - (k - 1) / STEPS))
+        move = -rate * P * v
+    moved = x + move
+    new = project(kind.removesuffix(" sgd"), moved)
+    events |= {"projected"} if np.any(new != moved) else {"inside X"}
+
+    probes, response, whole, coupling = now.probes, now.response, now.whole, now.coupling
+    if k <= 16 or k % 4 == 0:
+        probes += 1
+        along = [half_J @ (np.sqrt(P) * signs) for _, half_J in on_half]
+        response = averaged(response, along[0] * along[1], probes, 0.05)
+        whole = averaged(whole, (along[0] ** 2 + along[1] ** 2) / 2, probes, 0.05)
+        size, sign = np.sqrt(np.maximum(response, 0.05 * whole)), np.sign(now.y)
+        pushed = on_half[1][1] @ (P * (on_half[0][1].T @ (sign / size)))
+        coupling = averaged(coupling, sign * pushed / size, probes, 0.05)
+    variance = averaged(now.variance, (on_half[0][0] - on_half[1][0]) ** 2 / 4, k, 0.02) * SAMPLED
+    G = np.maximum(response, 0.05 * whole)
+    events |= {"least response"} if np.any(response < 0.05 * whole) else set()
+    events |= {"rows move each other"} if np.any(coupling > 1) else set()
+
+    gains = 1 / np.maximum(coupling, 1.0)
+    ruled = [control(now, i, h[i], G[i], gains[i], S, variance[i], alpha, rate / alpha, k, events) for i in range(3)]
+    filtered, integral, y, cut = map(np.array, zip(*ruled, strict=True))
+    return Rule(new, first, second, filtered, integral, y, cut, variance, response, whole, coupling, probes, alpha)
+
+
+def control(
+    now: Rule,
+    i: int,
+    h: float,
+    G: float,
+    alone: float,
+    S: float,
+    variance: float,
+    alpha: float,
+    share: float,
+    k: int,
+    events: set,
+) -> tuple[float, float, float, float]:
+    """The filtered value, λ, y and the cut part of the error of row i; `alone` is 1 over how much rows move each other."""
+    least = max(10.0, 0.4 * np.sqrt(STEPS))
+    by_noise = (8 * np.sqrt(variance) / (alpha * np.sqrt(G * S))) ** (2 / 3)
+    tau = min(max(by_noise, least), max(STEPS / 20, least))
+    events |= {"τ least" if by_noise < least else "τ most" if by_noise > tau else "τ by noise"}
+
+    filtered = h if variance == 0 else averaged(now.filtered[i], h, k, min(5 / tau, 1.0))
+    old, equality = now.integral[i], LOW[i] == HIGH[i]
+    if filtered > HIGH[i]:
+        e = filtered - HIGH[i]
+    elif filtered < LOW[i]:
+        e = filtered - LOW[i]
+    else:
+        e = filtered - HIGH[i] if old > 0 else filtered - LOW[i] if old < 0 else 0.0
+        events |= {"inside, λ > 0" if old > 0 else "inside, λ < 0" if old < 0 else "inside, λ = 0"}
+
+    most = 0.2 * tau * alpha * np.sqrt(G * S)
+    limited = min(max(e, -most), most)
+    cut = e - limited
+    events |= {"cut"} if cut else {"whole error"}
+    proportional, integral_gain = alone * 0.3 / (tau * alpha * G), alone * 2.0 / (tau**2 * alpha * G) * share
+    integral = old + integral_gain * limited
+    if k > 1:
+        integral += proportional * (cut - now.cut[i])
+    side = np.sign(old) if old else np.sign(e)
+    if not equality and integral * side <= 0:
+        events |= {"λ would change sign"} if integral else set()
+        integral = 0.0
+    y = integral + proportional * limited
+    if not equality and y * side <= 0:
+        events |= {"y would change sign"} if y else set()
+        y = 0.0
+    return filtered, integral, y, cut
+
+
+# ---- tests ---------------------------------------------------------------------------------------------------------
+
+SGD = optax.sgd(SGD_RATE)
+Y0 = np.array([0.0, 0.7, -0.4])
+BELOW = np.array([0.0, -0.7, 0.2])
+RUNS = {
+    "space": (X0, BELOW),
+    "box": (np.append(X0[:3], [0.0, 0.0]), Y0),
+    "ball": (X0, 0 * Y0),
+    "space sgd": (X0, BELOW),
+}
+EVERYWHERE = {"cut", "whole error", "least response", "rows move each other", "inside, λ > 0", "inside, λ < 0", "inside, λ = 0",
+              "λ would change sign", "y would change sign", "τ by noise", "inside X"}  # fmt: skip
+COVERED = {
+    "space": EVERYWHERE | {"τ least"},
+    "box": EVERYWHERE - {"inside, λ < 0"} | {"projected"},
+    "ball": EVERYWHERE | {"projected"},
+    "space sgd": EVERYWHERE - {"inside, λ < 0"},
+}
+
+
+@functools.cache
+def run(kind: str, seed: int) -> tuple[Path, list[Rule], set]:
+    """The path of the method and of the transcription, up to the restoration."""
+    x, y = RUNS[kind]
+    sgd = kind.endswith("sgd")
+    method = AdaptiveLagrangian(optimizer=SGD, step_size=None) if sgd else AdaptiveLagrangian(step_size=ALPHA)
+    at = problem(kind.removesuffix(" sgd"))
+    path = drive(at, np.zeros(DIM), method, steps=STEPS, seed=seed, start=x, multipliers=y, leaves=LEAVES)
+    signs = np.asarray(jax.vmap(lambda key: jax.random.rademacher(key, (DIM,), x.dtype))(path.keys))
+    found, events = [start(x, y)], set()
+    for k in range(1, STEPS + 1):
+        found.append(step(found[-1], kind, k, path.samples["step"][k][0], signs[k], leaf_sizes(x), events))
+    return path, found, events
+
+
+@pytest.mark.parametrize("kind", list(RUNS))
+def test_every_step_is_that_of_the_equations_on_the_same_samples(kind):
+    """Iterates up to the last step, which also restores the rows; multipliers and all that they are tuned by to the end."""
+    path, found, events = run(kind, 1)
+    same = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
+    same(path.x[:-1], np.stack([now.x for now in found[:-1]]))
+    for name in ("multipliers", "integral", "filtered", "cut"):
+        expected = np.stack([now.y if name == "multipliers" else getattr(now, name) for now in found])
+        same(np.stack([getattr(state.controller, name) for state in path.states]), expected, err_msg=name)
+    for name, expected in (("variance", [now.variance for now in found]), ("second", [now.second for now in found])):
+        same(np.stack([getattr(state, name) for state in path.states]), np.stack(expected), err_msg=name)
+    same(np.stack([state.coupling for state in path.states]), np.stack([now.coupling for now in found]))
+    same(np.stack([state.response for state in path.states]), np.stack([[now.response, now.whole] for now in found]))
+    assert COVERED[kind] <= events, COVERED[kind] - events
+
+
+def test_the_last_step_restores_the_rows_on_all_data_and_the_others_count_their_probes():
+    path, _, _ = run("space", 1)
+    h = [rows_and_jacobian(path.x[k], np.arange(N))[0] for k in (-2, -1)]
+    violations = [np.max(np.maximum(LOW - values, values - HIGH)) for values in h]
+    assert violations[0] > 1e-3
+    assert violations[1] < 1e-6
+    for k, info in enumerate(path.infos[:-1], start=1):
+        evaluations = 4 if k <= 16 or k % 4 == 0 else 1
+        assert tuple(info) == (1, evaluations, evaluations, BATCH + 1), k  # an odd batch is drawn one example larger
+
+
+def test_the_step_size_is_halved_where_the_objective_is_steep():
+    """½(a·x − a·x*)² from x = (1 + t)x*: the nearer x is to x*, the less of a step leaves a quarter of the slope."""
+    best = np.array([0.5, -0.2, 0.3, 0.04, -0.07])
+    data = tr.Dataset({"a": A}, batch_size=BATCH)
+    objective = lambda x, batch: jnp.mean(0.5 * (batch["a"] @ (jnp.concatenate(x) - best)) ** 2)
+    gradient = lambda x, examples: sum(A[i] * (A[i] @ (x - best)) for i in examples) / len(examples)
+    at = tr.Problem(objective, tr.at_most(lambda x: x[0][0], 1.0), data=data)
+    oracle = oracle_for(at, Parameters((jnp.zeros(3), jnp.zeros(2))), "ranges")
+    key, counts = jax.random.key(0), []
+    one, other = (np.asarray(oracle.draw(part, 8 * BATCH)[0]) for part in jax.random.split(key))
+    for t in (1.0, 0.05, 0.02, 1e-3):
+        for steps in (100, 40_000):
+            x = (1 + t) * best
+            direction = -leaf_sizes(x) * np.sign(gradient(x, one))
+            slope = lambda alpha, x=x, way=direction: gradient(x + alpha * way, other) @ way
+            alpha, halvings = min(0.1, 7 / np.sqrt(steps)), 0
+            while halvings < 6 and slope(alpha) > 0.25 * slope(0.0):
+                alpha, halvings = alpha / 2, halvings + 1
+            draw = Draw({"step": (jnp.arange(6),)}, jnp.float32(0), key, jnp.int32(0), jnp.int32(steps))
+            found = AdaptiveLagrangian().estimate_constants(oracle, jnp.asarray(x), draw).step_size
+            np.testing.assert_allclose(found, alpha, rtol=1e-9)
+            counts.append(halvings)
+    assert {0, 6} < set(counts)
