@@ -143,6 +143,13 @@ def found(fn, name):
     return jax.jit(forward)(), jax.jit(backward)() if name != "while" else None
 
 
+def test_different_functions_under_jit_share_what_they_have_in_common():
+    one, other = jax.jit(lambda x: jnp.sum(jnp.tanh(MATRIX @ x))), jax.jit(lambda x: jnp.max(jnp.tanh(MATRIX @ x)))
+    shared = share_subexpressions(lambda x: one(x) * other(x))
+    assert primitives(shared, X)["dot_general"] == 1
+    close(jax.grad(shared)(X), jax.grad(lambda x: one(x) * other(x))(X))
+
+
 def test_inputs_and_outputs_are_any_pytrees():
     def fn(given, index):
         picked = given["x"][index]
@@ -152,6 +159,7 @@ def test_inputs_and_outputs_are_any_pytrees():
     plain, shared = fn(given, index), share_subexpressions(fn)(given, index)
     assert jax.tree.structure(plain) == jax.tree.structure(shared)
     close(shared, plain)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(shared))
     assert [jnp.result_type(leaf) for leaf in jax.tree.leaves(shared)] == [
         jnp.result_type(leaf) for leaf in jax.tree.leaves(plain)
     ]
@@ -211,6 +219,8 @@ def test_almost_equal_equations_are_not_merged():
         return jnp.stack([*zeros, *types, *loops, *large, *axes])
 
     np.testing.assert_allclose(share_subexpressions(fn)(jnp.float32(1.1)), fn(jnp.float32(1.1)), rtol=1e-6)
+    integers, floats = share_subexpressions(lambda _: (jnp.zeros(3, "int32"), jnp.zeros(3, "float32")))(X)
+    assert (integers.dtype, floats.dtype) == ("int32", "float32")
 
 
 def test_effects_are_never_merged():
