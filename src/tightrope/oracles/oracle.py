@@ -133,6 +133,13 @@ class Oracle(eqx.Module):
         value, pullback = jax.vjp(lambda point: self.c(point, sample), x)
         return value, lambda y: pullback(y)[0]
 
+    def lagrangian_vjp(
+        self, x: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " rows"], Callable[[Float[Array, " rows"]], Float[Array, " n"]]]:
+        """The constraint rows and the map `y ↦ ∇f + Jᵀy`, the gradient of the Lagrangian, with one backward pass."""
+        values, pullback = jax.vjp(lambda point: self.value_and_rows(point, sample), x)
+        return values[1:], lambda y: pullback(jnp.concatenate([jnp.ones(1, x.dtype), y]))[0]
+
     def jvp(
         self, x: Float[Array, " n"], direction: Float[Array, " n"], sample: Sample
     ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
