@@ -171,5 +171,5 @@ def _lagrangian(
     oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
     """The rows, and the gradient of the Lagrangian in x."""
-    rows, pullback = oracle.vjp(x, sample)
-    return rows, oracle.grad(x, sample) + pullback(multipliers)
+    rows, pullback = oracle.lagrangian_vjp(x, sample)
+    return rows, pullback(multipliers)

@@ -132,8 +132,8 @@ class ConservativeSaddle(Method):
         x, multipliers, sample = state.x, state.multipliers, draw.samples["joint"]
         shrink = (draw.steps if self.horizon == "fixed" else draw.k).astype(x.dtype) ** -0.5
         step_size, tightening = self.step_size * shrink, self.tightening * shrink
-        h, pullback = oracle.vjp(x, sample)
-        new = oracle.project(x - step_size * (oracle.grad(x, sample) + pullback(multipliers)))
+        h, pullback = oracle.lagrangian_vjp(x, sample)
+        new = oracle.project(x - step_size * pullback(multipliers))
         kept = (1.0 - step_size**2 * self.regularization) * multipliers
         new_multipliers = jnp.maximum(kept + step_size * (h + tightening), 0.0)
         share = jnp.ones((), x.dtype) if self.horizon == "fixed" else shrink

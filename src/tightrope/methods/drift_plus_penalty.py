@@ -91,11 +91,11 @@ class DriftPlusPenalty(Method):
         x, queues, sample = state.x, state.queues, draw.samples["joint"]
         steps = draw.steps.astype(x.dtype)
         proximal, weight = self.proximal_weight * steps, self.objective_weight * jnp.sqrt(steps)
-        g, pullback = oracle.vjp(x, sample)
-        direction = weight * oracle.grad(x, sample) + pullback(queues)
+        values, pullback = jax.vjp(lambda point: oracle.value_and_rows(point, sample), x)
+        (direction,) = pullback(jnp.concatenate([weight[None], queues]))
         new = oracle.project(x - direction / (2.0 * proximal))
-        (change,) = jax.linear_transpose(pullback, g)(new - x)  # y ↦ Jᵀy transposed: J (x_{t+1} − x_t)
-        queues = jnp.maximum(queues + g + change, 0.0)
+        (changes,) = jax.linear_transpose(pullback, values)((new - x,))  # with the rows J (x_{t+1} − x_t)
+        queues = jnp.maximum(queues + (values + changes)[1:], 0.0)
         average = state.average + (x - state.average) / draw.k.astype(x.dtype)
         return State(new, queues, queues / weight, average), Info(1, 1, 1, oracle.count_examples("both", sample))
 

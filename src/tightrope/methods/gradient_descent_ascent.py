@@ -171,5 +171,5 @@ def _lagrangian_gradients(
     oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
 ) -> tuple[Float[Array, " n"], Float[Array, " rows"]]:
     """The gradients of the Lagrangian in x and in the multipliers."""
-    values, pullback = jax.vjp(lambda point: oracle.value_and_rows(point, sample), x)
-    return pullback(jnp.concatenate([jnp.ones(1, x.dtype), multipliers]))[0], values[1:]
+    rows, pullback = oracle.lagrangian_vjp(x, sample)
+    return pullback(multipliers), rows

@@ -71,8 +71,8 @@ class StochasticFrankWolfe(Method):
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         x, sample = state.x, draw.samples["joint"]
         later = draw.k.astype(x.dtype) + 8.0
-        rows, pullback = oracle.vjp(x, sample)
-        gradient = oracle.grad(x, sample) + pullback(self.penalty * jnp.ones_like(rows))
+        rows, pullback = oracle.lagrangian_vjp(x, sample)
+        gradient = pullback(self.penalty * jnp.ones_like(rows))
         direction = polyak_momentum(state.direction, gradient, 4.0 * later ** (-2 / 3))
         new = x + 2.0 / later * (oracle.lmo(direction) - x)
         return State(new, direction), Info(1, 1, 1, oracle.count_examples("both", sample))

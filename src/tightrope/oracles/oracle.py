@@ -12,8 +12,9 @@ the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -26,6 +27,7 @@ from ..domains import Domain, Reals
 from ..problems.data import Dataset, Given, Source, Span, examples_in, part_of
 from ..problems.parameters import Parameters
 from .rows import Rows
+from .sharing import share_subexpressions
 
 PIECE = 2048
 """The number of examples evaluated at once: few enough for a core's cache. Larger samples are summed over pieces."""
@@ -96,8 +98,8 @@ class Oracle(eqx.Module):
 
     def f(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, ""]:
         """The objective."""
-        value = self._mean(self.objective, x, sample)
-        return value if self.prox is None else value + 0.5 * self.prox.objective * self._square_distance(x)
+        (value,) = self._means((self.objective,), x, sample)
+        return self._shifted_value(value, x)
 
     def grad(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n"]:
         """The objective's gradient."""
@@ -109,8 +111,7 @@ class Oracle(eqx.Module):
 
     def raw(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " raw"]:
         """The values h of all constraint functions, in the user's order and signs."""
-        values = [jnp.ravel(self._mean(term, x, sample)) for term in self.constraints]
-        return jnp.concatenate(values).astype(x.dtype) if values else jnp.zeros(0, x.dtype)
+        return _joined(self._means(self.constraints, x, sample), x)
 
     def c(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
         """The constraint rows, which must lie between `rows.low` and `rows.high`.
@@ -118,12 +119,12 @@ class Oracle(eqx.Module):
         Equalities are rows `= 0` and inequalities rows `≤ 0`; in the form 'ranges' a row is the raw value, between the user's
         bounds.
         """
-        rows = self.rows.of(self.raw(x, sample), x[self.parameters.size :])
-        return rows if self.prox is None else rows + 0.5 * self.prox.rows * self._square_distance(x)
+        return self._shifted_rows(self.raw(x, sample), x)
 
     def value_and_rows(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " 1+rows"]:
         """The objective, then the constraint rows: with one product of the two, the gradient of a Lagrangian."""
-        return jnp.concatenate([self.f(x, sample)[None], self.c(x, sample)])
+        value, *raw = self._means((self.objective, *self.constraints), x, sample)
+        return jnp.concatenate([self._shifted_value(value, x)[None], self._shifted_rows(_joined(raw, x), x)])
 
     def vjp(
         self, x: Float[Array, " n"], sample: Sample
@@ -131,6 +132,13 @@ class Oracle(eqx.Module):
         """The constraint rows and the map `y ↦ Jᵀy`."""
         value, pullback = jax.vjp(lambda point: self.c(point, sample), x)
         return value, lambda y: pullback(y)[0]
+
+    def lagrangian_vjp(
+        self, x: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " rows"], Callable[[Float[Array, " rows"]], Float[Array, " n"]]]:
+        """The constraint rows and the map `y ↦ ∇f + Jᵀy`, the gradient of the Lagrangian, with one backward pass."""
+        values, pullback = jax.vjp(lambda point: self.value_and_rows(point, sample), x)
+        return values[1:], lambda y: pullback(jnp.concatenate([jnp.ones(1, x.dtype), y]))[0]
 
     def jvp(
         self, x: Float[Array, " n"], direction: Float[Array, " n"], sample: Sample
@@ -270,20 +278,49 @@ class Oracle(eqx.Module):
         """Whether the constraints' Jacobian is too large to form."""
         return too_large(self.rows.raw_size, self.parameters.size)
 
+    def _shifted_value(self, value: Float[Array, ""], x: Float[Array, " n"]) -> Float[Array, ""]:
+        """The objective, with the term that `shifted` added."""
+        return value if self.prox is None else value + 0.5 * self.prox.objective * self._square_distance(x)
+
+    def _shifted_rows(self, raw: Float[Array, " raw"], x: Float[Array, " n"]) -> Float[Array, " rows"]:
+        """The rows of the raw values, with the term that `shifted` added."""
+        rows = self.rows.of(raw, x[self.parameters.size :])
+        return rows if self.prox is None else rows + 0.5 * self.prox.rows * self._square_distance(x)
+
     def _square_distance(self, x: Float[Array, " n"]) -> Float[Array, ""]:
         assert self.prox is not None
         return jnp.sum((x - self.prox.center) ** 2)
 
-    def _mean(self, term: Term, x: Float[Array, " n"], sample: Sample) -> Array:
+    def _means(self, terms: tuple[Term, ...], x: Float[Array, " n"], sample: Sample) -> list[Array]:
+        """The means of these functions over the sample; what several of them compute is computed once.
+
+        Functions with samples of one size are evaluated together, piece by piece.
+        """
+        sizes = [0 if term.source is None else examples_in(sample[term.source]) for term in terms]
+
+        def of_size(size: int) -> Iterator[Array]:
+            group = [term for term, found in zip(terms, sizes, strict=True) if found == size]
+            return iter(_mean_by_pieces(partial(self._values, group, x, sample), size))
+
+        means = {size: of_size(size) for size in dict.fromkeys(sizes)}
+        return [next(means[size]) for size in sizes]
+
+    def _values(self, terms: list[Term], x: Float[Array, " n"], sample: Sample, first: Any, length: int) -> list[Array]:
+        """The means of these functions over `length` examples of their samples from position `first` on."""
+        values = share_subexpressions(lambda y: [self._value(term, y, sample, first, length) for term in terms])
+        return values(x)
+
+    def _value(self, term: Term, x: Float[Array, " n"], sample: Sample, first: Any, length: int) -> Array:
         params = self.parameters.unravel(x[: self.parameters.size])
         if term.source is None:
             return jnp.asarray(term.fn(params), x.dtype)
         source, arrays, entry = self.sources[term.source], self.data[term.source], sample[term.source]
+        return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))), x.dtype)
 
-        def at(first: Any, length: int) -> Array:
-            return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))), x.dtype)
 
-        return _mean_by_pieces(at, examples_in(entry))
+def _joined(values: list[Array], x: Float[Array, " n"]) -> Float[Array, " raw"]:
+    """The values of all functions in one vector."""
+    return jnp.concatenate([*map(jnp.ravel, values)]) if values else jnp.zeros(0, x.dtype)
 
 
 def too_large(rows: int, parameters: int) -> bool:

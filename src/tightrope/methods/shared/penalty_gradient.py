@@ -45,6 +45,9 @@ def penalty_gradient(
     penalty: Float[Array, ""],
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
     """The rows c(x, ζ²), and G_ρ(x, λ; B)."""
+    if not oracle.stochastic_constraints:
+        c, pullback = oracle.lagrangian_vjp(x, samples["objective"])
+        return c, pullback(multipliers + penalty * c)
     c, from_constraints = constraint_part(oracle, x, samples, multipliers, penalty)
     return c, oracle.grad(x, samples["objective"]) + from_constraints
 
