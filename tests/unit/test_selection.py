@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -62,6 +63,29 @@ def test_the_structure_of_the_problem_decides(case):
     method, reason = choose(problem, values, parameters)
     assert type(method).__name__ == expected
     assert words in reason
+
+
+IMAGES = tr.Sampler(lambda key, n: jax.random.normal(key, (n, 30)), batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "data", "expected"),
+    [(16, IMAGES, "AdaptiveLagrangian"), (8, IMAGES, "AdaptivePenalty"), (16, None, "AdaptivePenalty")],
+    ids=["a network", "fewer than 500 parameters", "a network without data"],
+)
+def test_networks_on_data_get_the_first_order_default(hidden, data, expected):
+    def square(params, batch=1.0):
+        return jnp.mean(jnp.tanh(jnp.mean(batch) * params["hidden"]) @ params["output"]) ** 2
+
+    start = {"hidden": jnp.ones((30, hidden)) / 30, "output": jnp.ones((hidden, 2)) / hidden}
+    stepper = tr.Stepper(tr.Problem(square, data=data), start, steps=10)
+    assert type(stepper.method).__name__ == expected
+
+
+def test_many_parameters_on_data_get_the_first_order_default():
+    problem = tr.Problem(lambda x, batch: jnp.mean(batch) * distance(x), data=IMAGES)
+    assert isinstance(choose(problem, 0, 20_000)[0], tr.methods.AdaptiveLagrangian)
+    assert isinstance(choose(problem, 0, 19_999)[0], tr.methods.AdaptivePenalty)
 
 
 def test_solve_gives_the_reason_in_the_message_and_the_log(caplog):

@@ -5,20 +5,32 @@ from __future__ import annotations
 from ..domains import Reals
 from ..oracles.oracle import too_large
 from ..problems.problem import Problem
+from .adaptive_lagrangian import AdaptiveLagrangian
 from .adaptive_penalty import AdaptivePenalty, MatrixFreePenalty
 from .base import Method
 from .conservative_frank_wolfe import ConservativeFrankWolfe
 from .registry import available
 from .stochastic_frank_wolfe import StochasticFrankWolfe
 
+NETWORK_PARAMETERS, MANY_PARAMETERS = 500, 20_000
+"""The fewest parameters of a network, with two weight matrices or more, and of any problem for which steps of AdaptivePenalty,
+which keeps twenty gradients and the Jacobian, cost more than they save. benchmarks/networks.py has the comparison."""
 
-def choose(problem: Problem, rows: int, parameters: int) -> tuple[Method, str]:
-    """The method for a problem with this many constraint rows and parameters, and the reason in one line."""
+
+def choose(problem: Problem, rows: int, parameters: int, matrices: int = 0) -> tuple[Method, str]:
+    """The method for a problem with this many constraint rows, parameters, and matrices among them, and the reason."""
+    is_network = matrices > 1 and parameters >= NETWORK_PARAMETERS
     candidates = (
         (
             not problem.domain.can_project,
             (ConservativeFrankWolfe, StochasticFrankWolfe),
             "the set has no projection, only linear minimization",
+        ),
+        (
+            problem.data is not None and (is_network or parameters >= MANY_PARAMETERS),
+            (AdaptiveLagrangian,),
+            f"a {'network' if is_network else 'problem'} with {parameters:,} parameters on batches of data: "
+            "Adam on the Lagrangian with self-tuned multipliers",
         ),
         (
             too_large(rows, parameters),

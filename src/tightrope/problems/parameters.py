@@ -47,6 +47,7 @@ class Parameters:
             raise ValueError(f"{owner}: {argument} contains NaN or infinity; expected finite numbers")
         self.start: Float[Array, " n"] = jnp.asarray(np.asarray(vector))  # through NumPy: no weak type
         self.size: int = vector.size
+        self.matrices = sum(leaf.ndim >= 2 for leaf in jax.tree.leaves(arrays))
         self.dtype = vector.dtype
         leaves, structure = jax.tree.flatten(arrays)
         rest, rest_structure = jax.tree.flatten(self._rest)

@@ -100,7 +100,8 @@ def fit(
 def resolve(owner: str, problem: Problem, oracle: Oracle, method: Any) -> tuple[Any, str | None]:
     """The method that was asked for, or the chosen one and the reason."""
     if method is None:
-        method, reason = choose(problem, oracle.rows.raw_size, oracle.parameters.size)
+        parameters = oracle.parameters
+        method, reason = choose(problem, oracle.rows.raw_size, parameters.size, parameters.matrices)
         logger.info("%s: %s", type(method).__name__, reason)
         return method, f"{type(method).__name__} was chosen: {reason}"
     if isinstance(method, str):
