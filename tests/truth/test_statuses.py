@@ -94,6 +94,37 @@ def test_what_is_bounded_is_not_called_unbounded(objective):
     assert result.status in ("budget", "converged")
 
 
+BALL = tr.at_most(lambda x: x @ x, 4.0, name="ball")
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize(
+    ("problem", "x0", "minima"),
+    [
+        (tr.zoo.hs.available()["s338"]()[0], [0.0, 0.0, 0.0], (-10.992806, -7.205294)),
+        (tr.zoo.hs.available()["s338"]()[0], [1e-9, 0.0, 0.0], (-10.992806, -7.205294)),
+        (tr.Problem(lambda x: -(x[0] ** 2) - 2.0 * x[1] ** 2, BALL), [1e-5, 1e-5], (-8.0,)),
+        (tr.Problem(lambda x: (x @ x - 1.0) ** 2), [1e-10, 0.0], (0.0,)),
+    ],
+    ids=["s338, gradient 0", "s338, gradient almost 0", "a ball from its middle", "a ring from its middle"],
+)
+def test_what_starts_where_the_gradient_vanishes_is_not_called_unbounded(problem, x0, minima, every):
+    """Any fall is many times the first gradient there."""
+    with jax.enable_x64(True):
+        result = tr.solve(problem, jnp.array(x0), "AdaptivePenalty", steps=1000, record=every)
+    assert result.status in ("budget", "converged")
+    assert result.success
+    assert min(abs(float(result.objective) - value) for value in minima) < 1e-2
+
+
+def test_what_falls_ever_faster_is_called_unbounded_also_from_a_stationary_start():
+    fall = tr.Problem(lambda x: -((x[0] + x[1]) ** 2), LINE)
+    shifted = tr.Problem(lambda x: -(x[0] ** 4), tr.equals(lambda x: x[0] - x[1], 1.0, name="shifted"))
+    with jax.enable_x64(True):
+        assert tr.solve(fall, jnp.array([1e-3, 0.0]), steps=1000).status == "unbounded"
+        assert tr.solve(shifted, jnp.zeros(2), steps=1000).status == "unbounded"
+
+
 def test_a_method_that_says_converged_is_not_believed_where_the_certificate_contradicts_it():
     """√(1 + x²) ≥ 50 from 1: ExactPenalty ended at x = 1, which is infeasible, and said converged."""
     wall = tr.at_least(lambda x: jnp.sqrt(1.0 + x @ x), 50.0, name="wall")

@@ -29,8 +29,13 @@ from .result import History
 from .run import RecordPoint
 
 UNBOUNDED_FALL = 1e8
-"""An objective that fell by this many times its first gradient times the first length of x is called unbounded, where its
-gradient is not small compared with that fall over the distance."""
+"""An objective that fell by this many times its unit is called unbounded, where its gradient is not small compared with that
+fall over the distance. The unit is the larger of |F(x0)| and the largest gradient times the length of x, both up to the first
+record away from x0 where the constraints hold. The gradient at x0 alone is no unit: it is 0 at a stationary point, and small
+near one, from where bounded objectives fall by many times as much."""
+UNBOUNDED_GROWTH = 1 / 3
+"""The power of the growth of the gradient since then that the unit grows with: leaving a saddle point looks like falling
+without bound at first, but its gradients grow with the distance."""
 UNBOUNDED_SLOPE = 1e-3
 """What counts as small there: a minimum that is very far away is approached with slopes that vanish."""
 UNBOUNDED_ROUNDING = 1e5
@@ -83,9 +88,9 @@ class Recorder:
         self._shifts = np.zeros((lanes, 1 + size), dtype)
         self._passed = 0
         self.first_objectives: list[float] = []
-        self._first_gradients: list[float] = []
         self._start = np.array(self.best)
-        self._lengths, self.unbounded = [0.0] * lanes, [False] * lanes
+        self._first_gradients, self._gradients, self._lengths = [0.0] * lanes, [0.0] * lanes, [0.0] * lanes
+        self.unbounded = [False] * lanes
         self.last: list[tuple[Candidate, Candidate]] = []
         self.exact = False
         self.resting = [0] * lanes
@@ -104,7 +109,6 @@ class Recorder:
             if not self.first_objectives:
                 self._start = stretch[0].x
                 self.first_objectives = [float(e.objective) for e, *_ in evaluated]
-                self._first_gradients = [float(e.gradient_norm) for e, *_ in evaluated]
             for place, point in enumerate(stretch):
                 yield [self._record_lane(point, lane, *found[2 * place :][:2]) for lane, found in enumerate(evaluated)]
                 if self.rest_step is None and min(self.resting) >= REST_RECORDS:
@@ -183,16 +187,21 @@ class Recorder:
 
     def _falls_without_bound(self, lane: int, iterate: Evaluation, x: Float[np.ndarray, " n"]) -> bool:
         """Whether the objective, while the constraints hold, fell so far that it seems to have no bound."""
-        start, fall = self._start[lane].astype(float), self.first_objectives[lane] - float(iterate.objective)
-        distance = float(np.linalg.norm(x.astype(float) - start))
-        if not self._lengths[lane] and distance:
-            self._lengths[lane] = max(float(np.linalg.norm(start)), distance)
-        length, eps = self._lengths[lane] or 1.0, float(np.finfo(x.dtype).eps)
-        ratio = distance / (float(np.linalg.norm(start)) or length)
-        allowed = self._stop.violation * (1.0 + UNBOUNDED_ROUNDING * eps * ratio)
-        slope = float(iterate.gradient_norm) * distance
-        far = fall > UNBOUNDED_FALL * self._first_gradients[lane] * length and slope > UNBOUNDED_SLOPE * fall > 0.0
-        return far and self.last[lane][0].relative <= allowed
+        start, first = self._start[lane].astype(float), self.first_objectives[lane]
+        size, distance = float(np.linalg.norm(start)), float(np.linalg.norm(x.astype(float) - start))
+        gradient, fall = float(iterate.gradient_norm), first - float(iterate.objective)
+        if math.isfinite(gradient):
+            self._gradients[lane] = max(self._gradients[lane], gradient)
+        ratio = distance / (size or self._lengths[lane] or distance or 1.0)
+        rounding = UNBOUNDED_ROUNDING * float(np.finfo(x.dtype).eps) * ratio
+        holds = self.last[lane][0].relative <= self._stop.violation * (1.0 + rounding)
+        if not (holds and distance > 0.0 and 0.0 < gradient < math.inf):
+            return False
+        if not self._lengths[lane]:
+            self._lengths[lane], self._first_gradients[lane] = max(size, distance), self._gradients[lane]
+        growth = (self._gradients[lane] / self._first_gradients[lane]) ** UNBOUNDED_GROWTH
+        unit = max(abs(first), growth * self._first_gradients[lane] * self._lengths[lane])
+        return fall > UNBOUNDED_FALL * unit and gradient * distance > UNBOUNDED_SLOPE * fall
 
     def _note_rest(self, lane: int, now: Evaluation) -> None:
         """Count the records at which nothing changes but by rounding; only where records know all data."""
@@ -269,6 +278,7 @@ class Recorder:
             "histories": self.histories,
             "first_objectives": self.first_objectives,
             "first_gradients": self._first_gradients,
+            "gradients": self._gradients,
             "lengths": self._lengths,
             "unbounded": self.unbounded,
             "best": [[float(c.objective), c.stationarity] for c in self._best],
@@ -284,9 +294,8 @@ class Recorder:
             for violation, scale, (objective, stationarity) in zip(violations, scales, notes["best"], strict=True)
         ]
         self.histories, self.first_objectives = notes["histories"], notes["first_objectives"]
-        self._first_gradients, self._lengths, self.unbounded = (
-            notes[name] for name in ("first_gradients", "lengths", "unbounded")
-        )
+        self._first_gradients, self._gradients = notes["first_gradients"], notes["gradients"]
+        self._lengths, self.unbounded = notes["lengths"], notes["unbounded"]
         self._passed, self.resting = notes["passed"], notes["resting"]
 
     def cut(self, step: int) -> None:
