@@ -82,7 +82,7 @@ def recall_and_alarms(name: str, recall: float, alarms: float) -> Case:
 
 
 def many_groups() -> Case:
-    """32 tanh units on a9a; the mean probability in each of some fifty groups between 0.6 and 1.25 of the share of positives."""
+    """32 tanh units on a9a; the mean probability in each of fifty groups between 0.6 and 1.25 of the share of positives."""
     train = tr.datasets.load("a9a").train
     group = np.argmax(train["x"] @ np.random.default_rng(3).normal(size=(123, 50)), axis=1)
     large = [i for i in range(50) if np.mean(group == i) > 0.004]

@@ -189,7 +189,8 @@ def control(
     limited = min(max(e, -most), most)
     cut = e - limited
     events |= {"cut"} if cut else {"whole error"}
-    proportional, integral_gain = alone * 0.3 / (tau * alpha * G), alone * 2.0 / (tau**2 * alpha * G) * share
+    kappa, q = (0.3, 2.0) if variance else (1.0, 1.0)
+    proportional, integral_gain = alone * kappa / (tau * alpha * G), alone * q / (tau**2 * alpha * G) * share
     integral = old + integral_gain * limited
     if k > 1:
         integral += proportional * (cut - now.cut[i])

@@ -6,9 +6,9 @@ range, and y = λ + K_p e, λ⁺ = λ + K_i e, the error obeys ë + αGK_p ė + 
 
     K_p = κ/(τ α G),  K_i = q/(τ² α G)
 
-let it oscillate and decay with a period of about 4.4 τ and a damping ratio of κ/(2√q) = 0.11, whatever the units of the row;
-the curvature of the Lagrangian adds damping, Adam's momentum takes some away. (More damping lets more noise through: κ = 0.6
-was slightly worse on noisy networks.) Five things are added:
+let it decay and oscillate on the scale of τ steps with a damping ratio of κ/(2√q), whatever the units of the row; the curvature
+of the Lagrangian adds damping, Adam's momentum takes some away. Rows without noise have κ = q = 1. Rows with noise have κ = 0.3
+and q = 2, because K_p lets noise through (κ = 0.6 was slightly worse on noisy networks). Five things are added:
 
 - Rows that push x the same way move each other. With C_i = s_i Σ_j G_ij s_j/√(G_i G_j), s_j the sign of y_j or 0, row i moves
   C_i times as far as by y_i alone: C_i is 1 for orthogonal rows and m for m equal ones. Gains are divided by max{1, C_i}.
@@ -46,7 +46,9 @@ from ...numerics.scaling import reciprocal_or_zero
 from ...oracles.rows import Rows
 
 PROPORTIONAL, INTEGRAL = 0.3, 2.0
-"""κ and q."""
+"""κ and q of rows with noise."""
+EXACT_PROPORTIONAL, EXACT_INTEGRAL = 1.0, 1.0
+"""κ and q of rows without."""
 NOISE_FACTOR = 8.0
 ERROR_LIMIT = 0.2
 """θ."""
@@ -96,11 +98,12 @@ class Controller(NamedTuple):
         limited = jnp.clip(error, -limit, limit)
         cut = error - limited
         gain = reciprocal_or_zero(tau * seen.rate * seen.response * jnp.maximum(seen.coupling, 1.0))
-        growth = INTEGRAL * seen.rate_share * gain / tau * limited
-        windup = PROPORTIONAL * gain * jnp.where(k > 1, cut - self.cut, 0.0)
+        proportional = gain * jnp.where(seen.variance > 0, PROPORTIONAL, EXACT_PROPORTIONAL)
+        growth = gain / tau * jnp.where(seen.variance > 0, INTEGRAL, EXACT_INTEGRAL) * seen.rate_share * limited
+        windup = proportional * jnp.where(k > 1, cut - self.cut, 0.0)
         side = jnp.where(self.integral != 0, jnp.sign(self.integral), jnp.sign(error))
         integral = _on_side(self.integral + growth + windup, side, rows)
-        multipliers = _on_side(integral + PROPORTIONAL * gain * limited, side, rows)
+        multipliers = _on_side(integral + proportional * limited, side, rows)
         return Controller(filtered, integral, multipliers, cut)
 
 
