@@ -17,7 +17,7 @@ lint: $(VENV)/.installed
 pytest: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
-# Overhead and time to an answer, certificates, bias at kinks, and the default against tuned methods; writes to benchmarks/results.
+# Overhead and time to an answer, certificates, bias at kinks, the defaults against tuned methods; writes to benchmarks/results.
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/answer.py
@@ -25,6 +25,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/kinks.py
 	$(BIN)/python benchmarks/defaults.py --jobs 2
 	$(BIN)/python benchmarks/constants.py
+	$(BIN)/python benchmarks/networks.py
 
 # An experiment at full size, goes on where it was stopped; its checks are kept in the package and in docs/reproduction.md.
 REPRODUCED := build/reproduction

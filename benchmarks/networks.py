@@ -8,8 +8,8 @@
 
 Problems marked `chosen` are those that constants of the method were chosen on. Needs the data sets (TIGHTROPE_DATA).
 
-Run: python benchmarks/networks.py [answers] [steps] [--problems NAME ...] [--epochs 2 6 20] [--out FILE]
-Other rows of the file are kept.
+Run: python benchmarks/networks.py [answers] [steps] [table] [--problems NAME ...] [--epochs 2 6 20] [--out FILE]
+Other rows of the file are kept; `table` prints them for docs/adaptive-lagrangian.md.
 """
 
 from __future__ import annotations
@@ -267,6 +267,25 @@ def step_times(sizes: tuple[int, ...] = (1024, 2304, 2304, 10), batch: int = 256
     return row
 
 
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The lines of docs/adaptive-lagrangian.md that show the answers."""
+
+    def shown(row: dict[str, Any]) -> str:
+        ours, best = row["ours"], row["best of the grid"]
+        mark = " \\*" if row["chosen"] else ""
+        grid = f"{best['objective']:.4f}" if best else "none feasible"
+        verdict = "feasible" if ours["feasible"] else f"violation {ours['violation']:.0e}"
+        return f"| {row['case']}{mark} | {row['epochs']:g} | {ours['objective']:.4f} | {verdict} | {grid} |"
+
+    answered = [row for row in rows if row["section"] == "answers"]
+    ordered = sorted(answered, key=lambda row: (list(PROBLEMS).index(row["case"]), row["epochs"]))
+    return [
+        "| problem | epochs | objective | certificates | best of the grid |",
+        "|---|---|---|---|---|",
+        *map(shown, ordered),
+    ]
+
+
 def write(row: dict[str, Any], out: Path) -> None:
     """Add a row to the file, in place of the one of the same case."""
     device = jax.devices()[0].device_kind
@@ -285,6 +304,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a network of 25,000 parameters for the time of a step")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "networks.json")
     options = parser.parse_args()
+    if "table" in options.sections:
+        print("\n".join(table(json.loads(options.out.read_text())["rows"])))
     if "steps" in options.sections:
         write(step_times((784, 32, 10), 64) if options.small else step_times(), options.out)
     if "answers" in options.sections:

@@ -25,6 +25,12 @@ def test_a_slightly_violated_good_point_beats_a_feasible_bad_one():
     assert choose_candidate([point(10.0, 0.0), point(1.0, 0.01)], WEIGHTS, 1e-3, 10.0) == 1
 
 
+def test_a_feasible_point_that_is_a_little_worse_beats_one_that_is_not_feasible():
+    """Weights below the multipliers: 1 + 2 · 0.1 · 0.01 is below 1.2, but the progress was 9."""
+    assert choose_candidate([point(1.2, 0.0005), point(1.0, 0.01)], np.array([0.1]), 1e-3, 10.0) == 0
+    assert choose_candidate([point(2.0, 0.0005), point(1.0, 0.01)], np.array([0.1]), 1e-3, 10.0) == 1
+
+
 def test_a_grossly_violated_point_does_not_win_by_its_objective():
     assert choose_candidate([point(1.0, 0.0), point(0.0, 5.0)], WEIGHTS, 1e-3, 10.0) == 0
 

@@ -63,6 +63,20 @@ def test_the_table_of_default_constants_is_that_of_the_benchmark():
     assert f"{sum(row['passes'] for row in rows)} of {len(rows)} cases reach the aim" in " ".join(page)
 
 
+def test_the_answers_on_the_page_about_networks_are_those_of_the_benchmark():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "networks.json").read_text())["rows"]
+    page = (ROOT / "docs" / "adaptive-lagrangian.md").read_text()
+    for row in (row for row in rows if row["section"] == "answers"):
+        best = row["best of the grid"]
+        grid = f"{best['objective']:.4f}" if best else "none feasible"
+        line = (
+            rf"\| {re.escape(row['case'])}.* \| {row['epochs']:g} \| {row['ours']['objective']:.4f} \| .* \| {grid} \|"
+        )
+        assert re.search(line, page), row["case"]
+    (steps,) = [row for row in rows if row["section"] == "steps"]
+    assert f"{steps['ratio']:.1f} times" in page
+
+
 def public_names():
     modules = {"": tr, "domains.": tr.domains, "methods.": tr.methods, "zoo.": tr.zoo}
     return {

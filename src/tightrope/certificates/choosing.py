@@ -21,6 +21,8 @@ from .scales import constraint_scales
 
 GROSS_VIOLATION = 0.5
 """A violation above this share of its constraint's scale is worse than any objective."""
+AS_GOOD_SHARE, FEASIBLE_SHARE = 1e-3, 0.05
+"""The share of the progress by which a candidate may be worse: any one, and a feasible one where the others are not."""
 SIGNIFICANT = 4.0
 """Standard errors of a difference that count as one; with 8 samples the chance of an error is about 0.5%."""
 
@@ -78,17 +80,24 @@ def choose_candidate(
     """Return the index of the best candidate.
 
     Among the candidates within a thousandth of the progress of the best rank, it is the most feasible (to the tolerance) and
-    then the most stationary one.
+    then the most stationary one. If none of these is feasible, a feasible one within a twentieth of the progress is better:
+    far from a solution the weights may be too small.
     """
     gross = gross_violations(candidates)
     ranks = [rank_key(candidate, weights, gross) for candidate in candidates]
     worst, best = min(ranks)
-    limit = best + 1e-3 * (abs(best) + abs(first_objective - best))
-    as_good = [i for i, (one, value) in enumerate(ranks) if one == worst and value <= limit] or [0]
+
+    def within(share: float) -> list[int]:
+        limit = best + share * (abs(best) + abs(first_objective - best))
+        return [i for i, (one, value) in enumerate(ranks) if one == worst and value <= limit]
 
     def quality(i: int) -> tuple[float, float]:
         return max(candidates[i].relative, tolerance), candidates[i].stationarity
 
+    feasible = [i for i in within(FEASIBLE_SHARE) if candidates[i].relative <= tolerance]
+    as_good = within(AS_GOOD_SHARE) or [0]
+    if feasible and not set(feasible) & set(as_good):
+        return min(feasible, key=lambda i: ranks[i])
     return min(as_good, key=quality)
 
 
