@@ -81,6 +81,8 @@ RATES = {
     # No theorem of its own: that of its estimator, recursive momentum.
     "AdaptivePenalty": Rate(1 / 3, 1 / 3, "regression_in_box"),
     "MatrixFreePenalty": Rate(1 / 3, 1 / 3, "lens"),
+    # No theorem either: the rate of stochastic gradients whose steps decay to the horizon.
+    "AdaptiveLagrangian": Rate(1 / 2, 1 / 4, "fair_logistic_regression"),
     "LinearizedALM": Rate(1 / 3, 1 / 3, "projection_on_plane", constant=0.2),
     "LinearizedPenalty": Rate(1 / 5, 1 / 5, "noisy_sphere", constant=0.4),
     "TruncatedMomentum": Rate(1 / 4, 1 / 4, "lens", constant=0.2),

@@ -28,8 +28,8 @@ On a set that does not bound each coordinate separately, P is a multiple of the 
 
 What is proved: nothing for the iteration, as for Adam itself; the linear model in `multipliers` ignores curvature, momentum and
 noise. The restoration is Newton's method on the rows, with steps that never make the largest violation larger.
-All constants were chosen on five networks of the zoo and three of the same kind on other data; benchmarks/networks.py has
-problems that nothing was chosen on.
+benchmarks/networks.py marks the networks that constants were chosen on, and has others. A run that ends before its last step
+(interrupted, or stopped by a tolerance) is not restored.
 """
 
 from __future__ import annotations
