@@ -216,14 +216,15 @@ RUNS = {
     "ball": (X0, 0 * Y0),
     "space sgd": (X0, BELOW),
 }
-EVERYWHERE = {"cut", "whole error", "least response", "rows move each other", "inside, λ > 0", "inside, λ < 0", "inside, λ = 0",
-              "λ would change sign", "y would change sign", "τ by noise", "inside X"}  # fmt: skip
+EVERYWHERE = {"cut", "whole error", "rows move each other", "inside, λ > 0", "inside, λ = 0", "λ would change sign",
+              "y would change sign", "τ by noise", "inside X"}  # fmt: skip
 COVERED = {
-    "space": EVERYWHERE | {"τ least"},
-    "box": EVERYWHERE - {"inside, λ < 0"} | {"projected"},
-    "ball": EVERYWHERE | {"projected"},
-    "space sgd": EVERYWHERE - {"inside, λ < 0"},
+    "space": EVERYWHERE | {"inside, λ < 0", "τ least"},
+    "box": EVERYWHERE | {"projected", "least response"},
+    "ball": EVERYWHERE | {"projected", "least response"},
+    "space sgd": EVERYWHERE | {"least response"},
 }
+SEEDS = {"space": 2, "box": 1, "ball": 1, "space sgd": 1}
 
 
 @functools.cache
@@ -244,7 +245,7 @@ def run(kind: str, seed: int) -> tuple[Path, list[Rule], set]:
 @pytest.mark.parametrize("kind", list(RUNS))
 def test_every_step_is_that_of_the_equations_on_the_same_samples(kind):
     """Iterates up to the last step, which also restores the rows; multipliers and all that they are tuned by to the end."""
-    path, found, events = run(kind, 1)
+    path, found, events = run(kind, SEEDS[kind])
     same = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
     same(path.x[:-1], np.stack([now.x for now in found[:-1]]))
     for name in ("multipliers", "integral", "filtered", "cut"):
@@ -258,7 +259,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(kind):
 
 
 def test_the_last_step_restores_the_rows_on_all_data_and_the_others_count_their_probes():
-    path, _, _ = run("space", 1)
+    path, _, _ = run("space", SEEDS["space"])
     h = [rows_and_jacobian(path.x[k], np.arange(N))[0] for k in (-2, -1)]
     violations = [np.max(np.maximum(LOW - values, values - HIGH)) for values in h]
     assert violations[0] > 1e-3
