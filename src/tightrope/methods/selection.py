@@ -13,8 +13,8 @@ from .registry import available
 from .stochastic_frank_wolfe import StochasticFrankWolfe
 
 NETWORK_PARAMETERS, MANY_PARAMETERS = 500, 20_000
-"""The fewest parameters of a network, with two weight matrices or more, and of any problem for which steps of AdaptivePenalty,
-which keeps twenty gradients and the Jacobian, cost more than they save. benchmarks/networks.py has the comparison."""
+"""The fewest parameters of a network, which has two weight matrices or more, and of any other problem on data that gets the
+first-order method: AdaptivePenalty keeps twenty gradients and the Jacobian. First choices, not measured."""
 
 
 def choose(problem: Problem, rows: int, parameters: int, matrices: int = 0) -> tuple[Method, str]:

@@ -1,7 +1,7 @@
 r"""AdaptiveLagrangian: Adam on the Lagrangian, multipliers by a self-tuned proportional-integral rule, and a restoration.
 
-For networks: a step is one forward and one backward pass on one batch, whatever the number of constraints, and nothing has to
-be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s the root mean square of each leaf of x0:
+For networks: a step is one forward and one backward pass on one batch and, every fourth step, up to three more products,
+whatever the number of constraints, and nothing has to be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s the root mean square of each leaf of x0:
 
     g = ∇f(x, ξ) + J(x, ξ)ᵀ y                                  one product with Jᵀ
     v, ν ← Adam's running means of g and g²
@@ -61,7 +61,9 @@ PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 4, 16, 0.05
 MIN_RESPONSE = 0.05
 """The least response, as a share of what the batch alone shows."""
 NOISE_WEIGHT = 0.02
+"""The least weight of a batch in the variance of the rows."""
 SLOPE_LEFT, HALVINGS, SLOPE_BATCHES = 0.25, 6, 8
+"""The share of the slope that a first step must leave, how often α is halved for it, and the batches that the slope is from."""
 
 
 class State(NamedTuple):
@@ -85,7 +87,7 @@ class State(NamedTuple):
 
 
 class AdaptiveLagrangian(Method):
-    """Adam on the Lagrangian with self-tuned multipliers, for networks: one forward and one backward pass a step.
+    """Adam on the Lagrangian with self-tuned multipliers, for networks; the cost of a step hardly grows with the constraints.
 
     Args:
         step_size: α, the learning rate relative to the root mean square of each leaf of x0; None: estimated at the start.
