@@ -1,7 +1,8 @@
 r"""AdaptiveLagrangian: Adam on the Lagrangian, multipliers by a self-tuned proportional-integral rule, and a restoration.
 
 For networks: a step is one forward and one backward pass on one batch and, every fourth step, up to three more products,
-whatever the number of constraints, and nothing has to be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s the root mean square of each leaf of x0:
+whatever the number of constraints, and nothing has to be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s
+the root mean square of each leaf of x0:
 
     g = ∇f(x, ξ) + J(x, ξ)ᵀ y                                  one product with Jᵀ
     v, ν ← Adam's running means of g and g²
