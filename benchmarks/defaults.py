@@ -18,13 +18,16 @@ x. With noise in the constraints the violation may be larger by three standard e
 the published optimum. These judge the answer, which is chosen with evaluation samples that are not counted; `last` judges the
 last iterate.
 
-Run: python benchmarks/defaults.py [SECTION ...] [--levels 1e-4 ...] [--jobs 16] [--quick] [--out FILE]
-Other rows of the file are kept, so that a run can be split. With --quick nothing is written unless --out is given.
+Run: python benchmarks/defaults.py [SECTION ...] [--levels 1e-4 ...] [--jobs 16] [--tasks FILE] [--quick] [--out FILE]
+Other rows of the file are kept, so that a run can be split. Each new row has a hash of the code that it comes from. With
+--tasks every finished task is appended to a file, and the tasks in it are not run again: a run that was stopped goes on, on any
+machine. With --quick nothing is written unless --out is given.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -39,10 +42,12 @@ import jax
 import numpy as np
 import scipy
 
+import tightrope as tr
 from default_sections.learning_problems import compare_learning, learning_tasks, report_learning, run_learning
 from default_sections.noisy_programs import noisy_tasks, report_noisy, run_noisy
-from default_sections.tasks import EPOCHS, Row, Task
+from default_sections.tasks import DEFAULT, EPOCHS, Row, Task
 from default_sections.unsolvable import infeasible_tasks, report_infeasible, run_infeasible
+from tightrope.experiments.fingerprint import modules
 
 LEVELS = (1e-8, 1e-4, 1e-2, 1e-1)
 
@@ -87,6 +92,38 @@ def work(task: Task) -> tuple[Row, float]:
     return row, time.perf_counter() - began
 
 
+def code_hash(method: str) -> str:
+    """A short hash of the code that runs a method, without comments and docstrings."""
+    names = ["AdaptivePenalty", "AdaptiveLagrangian"] if method == DEFAULT else [method]
+    code = modules("tightrope.runs.sweeping", *(tr.methods.by_name(name).__module__ for name in names))
+    return hashlib.sha256("\n".join(text for _, text in sorted(code.items())).encode()).hexdigest()[:12]
+
+
+class Journal:
+    """The finished tasks, kept in a file of JSON lines; a line counts if it comes from the present code.
+
+    Attributes:
+        file: the file; None: they are not kept.
+    """
+
+    def __init__(self, file: Path | None):
+        self.file = file
+        lines = file.read_text().splitlines() if file is not None and file.exists() else []
+        self._found: dict[str, Row] = {entry["key"]: entry["row"] for entry in map(json.loads, lines)}
+
+    @staticmethod
+    def key(task: Task) -> str:
+        return json.dumps([*task, code_hash(task.method)])
+
+    def row(self, task: Task) -> Row | None:
+        return self._found.get(self.key(task))
+
+    def add(self, task: Task, row: Row) -> None:
+        if self.file is not None:
+            with self.file.open("a") as lines:
+                lines.write(json.dumps({"key": self.key(task), "row": row}) + "\n")
+
+
 def run_section(name: str, options: argparse.Namespace) -> list[Row]:
     """Run all tasks of a section, with each process on a core of its own."""
     section, spawn = SECTIONS[name], multiprocessing.get_context("spawn")
@@ -103,15 +140,16 @@ def run_section(name: str, options: argparse.Namespace) -> list[Row]:
     available, cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0], spawn.Queue()
     for i in range(options.jobs):
         cores.put(available[i % len(available)])
-    found: dict[Task, Row] = {}
+    journal = Journal(options.tasks)
+    found: dict[Task, Row] = {task: row for task in tasks if (row := journal.row(task)) is not None}
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, spawn, take_core, (cores,)) as pool:
-        waiting = {
-            pool.submit(work, task): task for task in reversed(tasks)
-        }  # the large programs, listed last, start first
+        left = [task for task in reversed(tasks) if task not in found]  # the large programs, listed last, start first
+        waiting = {pool.submit(work, task): task for task in left}
         for done in as_completed(waiting):
             task = waiting[done]
             found[task], seconds = done.result()
+            journal.add(task, found[task])
             error = found[task].get("error", "")
             print(f"[{len(found)}/{len(tasks)}] {task.problem}, {task.method}: {seconds:.0f} s {error}", flush=True)
     rows = section.report({task: found[task] for task in tasks})
@@ -126,7 +164,7 @@ def merged(rows: list[Row], path: Path | None) -> list[Row]:
     new = {(row["section"], row["case"]) for row in rows}
     old = json.loads(path.read_text())["rows"] if path is not None and path.exists() else []
     kept = [row for row in old if (row["section"], row["case"]) not in new]
-    return [*kept, *(row | {"machine": machine} for row in rows)]
+    return [*kept, *(row | {"code": code_hash(row["method"]), "machine": machine} for row in rows)]
 
 
 def main() -> None:
@@ -138,6 +176,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of the learning problems")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument("--tasks", type=Path, help="a file of finished tasks, which are not run again")
     parser.add_argument("--quick", action="store_true", help="a few problems, as a smoke test")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

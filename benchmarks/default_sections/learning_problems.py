@@ -52,7 +52,7 @@ def run_learning(task: Task) -> Row:
     try:
         if task.method == "ExactPenalty" and size > MAX_PARAMETERS:
             raise ValueError(f"{size:,} parameters: a singular value decomposition in every step takes too long")
-        methods = [method_of(task)] if task.method == DEFAULT else tuned(task, problem, x0)
+        methods = [method_of(task.method)] if task.method == DEFAULT else tuned(task, problem, x0)
     except ValueError as refusal:
         return {"refused": str(refusal)}
     steps = steps_for(problem, x0, methods, task.seeds, samples, epoch if task.method == DEFAULT else 100)
@@ -75,7 +75,9 @@ def tuned(task: Task, problem: tr.Problem, x0: Any) -> list[tr.methods.Method]:
 
 
 def answer_of(result: tr.Result) -> Row:
-    numbers = {name: getattr(result, name) for name in ("objective", "violation", "samples", "seconds", "status")}
+    numbers = {
+        name: getattr(result, name) for name in ("objective", "violation", "samples", "seconds", "status", "method")
+    }
     return numbers | {"feasible": result.certificate.verdict == "feasible", "settings": result.settings}
 
 

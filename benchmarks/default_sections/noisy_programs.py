@@ -96,7 +96,7 @@ def run_noisy(task: Task) -> Row:
     """The number of seeds whose answers meet each criterion, for each level and number of steps."""
     both = task.section == "constraints"
     problem, x0 = with_noise(task.problem, both)
-    method, judged = method_of(task), Judge(task.problem)
+    method, judged = method_of(task.method), Judge(task.problem)
 
     def run(level: float, steps: int) -> Row:
         judge = partial(judged, level=level, standard_error=math.sqrt(level / STEPS) if both else 0.0)
@@ -124,14 +124,14 @@ def report_noisy(found: dict[Task, Row]) -> list[Row]:
         for (i, level), (j, steps) in product(enumerate(levels), enumerate(several)):
             runs = {task.problem: row["runs"][i][j] if "runs" in row else row for task, row in mine.items()}
             label = f"variance {level:.0e}, {method}" + (f", {steps} steps" if len(several) > 1 else "")
-            rows.append(noisy_row(section, label, runs, len(seeds)))
+            rows.append(noisy_row(section, method, label, runs, len(seeds)))
             if section == "gradients" and method == DEFAULT:
                 alone = {name: run for name, run in runs.items() if equations_alone(name)}
-                rows += [noisy_row(section, f"{label}, equations alone", alone, len(seeds))] if alone else []
+                rows += [noisy_row(section, method, f"{label}, equations alone", alone, len(seeds))] if alone else []
     return rows
 
 
-def noisy_row(section: str, label: str, runs: dict[str, Row], seeds: int) -> Row:
+def noisy_row(section: str, method: str, label: str, runs: dict[str, Row], seeds: int) -> Row:
     """The shares over all programs; a run with an error counts as unsolved."""
     shares = {name: sum(run.get(name, 0) for run in runs.values()) / (seeds * len(runs)) for name in SHARES}
     missed = {name: seeds - run.get("solved", 0) for name, run in runs.items() if run.get("solved", 0) < seeds}
@@ -139,6 +139,7 @@ def noisy_row(section: str, label: str, runs: dict[str, Row], seeds: int) -> Row
     print(f"  {label}, {len(runs)} programs".ljust(77), *(f"{share:13.3f}" for share in shares.values()))
     if called:
         print("    reported as infeasible or unbounded:", ", ".join(called))
-    about = {"programs": len(runs), "seeds": seeds, "most samples": max(run.get("samples", 0) for run in runs.values())}
+    about = {"method": method, "programs": len(runs), "seeds": seeds}
+    about |= {"most samples": max(run.get("samples", 0) for run in runs.values())}
     errors = {name: run["error"] for name, run in runs.items() if "error" in run}
     return {"section": section, "case": label} | about | shares | {"missed": missed, "called": called, "errors": errors}

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import tightrope as tr
 
-DEFAULT = "AdaptivePenalty"
+DEFAULT = "default"
+"""What `method=None` chooses; a task's method otherwise is a name."""
 STEPS = 1000
 EPOCHS = 20
 """Epochs of a learning problem."""
@@ -27,11 +28,19 @@ class Task(NamedTuple):
     epochs: int = EPOCHS
 
 
-def method_of(task: Task) -> tr.methods.Method:
-    return tr.methods.by_name(task.method)()
+def method_of(name: str) -> tr.methods.Method | None:
+    return None if name == DEFAULT else tr.methods.by_name(name)()
 
 
 def steps_for(problem: tr.Problem, x0: Any, methods: Any, seeds: tuple[int, ...], samples: int, pilot: int) -> int:
-    """The number of steps that draws this many samples, from `pilot` steps of the same sweep, which is compiled once."""
-    found = tr.sweep(problem, x0, methods, steps=pilot, seeds=seeds, record=pilot)
-    return max(1, samples * pilot // max(result.samples for result in found.results))
+    """The number of steps that draws this many samples, from two short sweeps, which compile what the long one needs.
+
+    A method may draw samples once, at its end, besides those of each step.
+    """
+
+    def drawn(steps: int) -> int:
+        found = tr.sweep(problem, x0, methods, steps=steps, seeds=seeds, record=steps)
+        return max(result.samples for result in found.results)
+
+    short, long = drawn(pilot), drawn(2 * pilot)
+    return max(1, pilot + (samples - short) * pilot // max(long - short, 1))

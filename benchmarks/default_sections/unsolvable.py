@@ -29,7 +29,7 @@ def infeasible_tasks(section: str, options: argparse.Namespace) -> Iterator[Task
 def run_infeasible(task: Task) -> Row:
     collection, name = task.problem.split()
     problem, x0, _ = COLLECTIONS[collection]()[name]()
-    found = tr.sweep(problem, x0, method_of(task), steps=STEPS, seeds=task.seeds)
+    found = tr.sweep(problem, x0, method_of(task.method), steps=STEPS, seeds=task.seeds)
     return {"statuses": [result.status for result in found.results]}
 
 
@@ -43,5 +43,7 @@ def report_infeasible(found: dict[Task, Row]) -> list[Row]:
         reported = {name: row.get("statuses", [row.get("error")]) for name, row in mine.items()}
         wrong = {name: statuses for name, statuses in reported.items() if not set(statuses) <= correct}
         print(f"  {collection}: {len(reported) - len(wrong)} of {len(reported)}" + (f"; not: {wrong}" if wrong else ""))
-        rows.append({"section": "infeasible", "case": collection, "problems": len(reported), "wrong": wrong})
+        rows.append(
+            {"section": "infeasible", "case": collection, "method": DEFAULT, "problems": len(reported), "wrong": wrong}
+        )
     return rows

@@ -44,13 +44,13 @@ def test_the_shares_on_the_default_methods_page_are_those_of_the_benchmark():
         ours, alone, short, long = (
             share["gradients", noisy + case]
             for case in (
-                "AdaptivePenalty",
-                "AdaptivePenalty, equations alone",
+                "default",
+                "default, equations alone",
                 "StochasticSQP, 1000 steps",
                 "StochasticSQP, 2000 steps",
             )
         )
-        both = share["constraints", noisy + "AdaptivePenalty"]
+        both = share["constraints", noisy + "default"]
         assert f"| {variance} | {ours} | {alone} | {short}, {long} | {both} |" in page
 
 

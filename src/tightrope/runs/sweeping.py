@@ -74,7 +74,7 @@ class SweepResult:
 def sweep(
     problem: Problem,
     x0: PyTree[Any],
-    methods: Method | type[Method] | str | Sequence[Method | type[Method] | str],
+    methods: Method | type[Method] | str | Sequence[Method | type[Method] | str | None] | None,
     *,
     steps: int,
     seeds: int | Iterable[int],
@@ -88,7 +88,8 @@ def sweep(
     Args:
         problem: what is solved.
         x0: where every run starts.
-        methods: one method or several; a grid is a list: `[Method(step_size=s) for s in (0.1, 0.3)]`.
+        methods: one method or several; a grid is a list: `[Method(step_size=s) for s in (0.1, 0.3)]`. None chooses one, as
+            `solve` does.
         steps: how many steps each run takes.
         seeds: how many seeds (0, 1, …), or the seeds themselves.
         record: as in `solve`.
