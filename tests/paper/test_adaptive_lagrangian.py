@@ -73,7 +73,7 @@ class Rule(NamedTuple):
     filtered: np.ndarray
     integral: np.ndarray
     y: np.ndarray
-    cut: np.ndarray
+    error: np.ndarray
     variance: np.ndarray
     response: np.ndarray
     whole: np.ndarray
@@ -142,18 +142,26 @@ def step(now: Rule, kind: str, k: int, examples: np.ndarray, signs: np.ndarray, 
         along = [half_J @ (np.sqrt(P) * signs) for _, half_J in on_half]
         response = averaged(response, along[0] * along[1], probes, 0.05)
         whole = averaged(whole, (along[0] ** 2 + along[1] ** 2) / 2, probes, 0.05)
-        size, sign = np.sqrt(np.maximum(response, 0.05 * whole)), np.sign(now.y)
+        size, sign = np.sqrt(least_response(response, whole, now.variance)), np.sign(now.y)
         pushed = on_half[1][1] @ (P * (on_half[0][1].T @ (sign / size)))
         coupling = averaged(coupling, sign * pushed / size, probes, 0.05)
     variance = averaged(now.variance, (on_half[0][0] - on_half[1][0]) ** 2 / 4, k, 0.02) * SAMPLED
-    G = np.maximum(response, 0.05 * whole)
+    G = least_response(response, whole, variance)
     events |= {"least response"} if np.any(response < 0.05 * whole) else set()
+    events |= {"response of the other row"} if np.any(np.maximum(response, 0.05 * whole) < G) else set()
     events |= {"rows move each other"} if np.any(coupling > 1) else set()
 
     gains = 1 / np.maximum(coupling, 1.0)
     ruled = [control(now, i, h[i], G[i], gains[i], S, variance[i], alpha, rate / alpha, k, events) for i in range(3)]
-    filtered, integral, y, cut = map(np.array, zip(*ruled, strict=True))
-    return Rule(new, first, second, filtered, integral, y, cut, variance, response, whole, coupling, probes, alpha)
+    filtered, integral, y, error = map(np.array, zip(*ruled, strict=True))
+    return Rule(new, first, second, filtered, integral, y, error, variance, response, whole, coupling, probes, alpha)
+
+
+def least_response(response: np.ndarray, whole: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """G: at least 5% of what the batch shows, and of what it shows of other random rows in units of their variances."""
+    random = variance > 0
+    typical = np.mean(whole[random] / variance[random]) if np.any(random) else 0.0
+    return np.maximum(response, 0.05 * np.maximum(whole, variance * typical))
 
 
 def control(
@@ -169,7 +177,7 @@ def control(
     k: int,
     events: set,
 ) -> tuple[float, float, float, float]:
-    """The filtered value, λ, y and the cut part of the error of row i; `alone` is 1 over how much rows move each other."""
+    """The filtered value, λ, y and the error of row i; `alone` is 1 over how much rows move each other."""
     least = max(10.0, 0.4 * np.sqrt(STEPS))
     by_noise = (8 * np.sqrt(variance) / (alpha * np.sqrt(G * S))) ** (2 / 3)
     tau = min(max(by_noise, least), max(STEPS / 20, least))
@@ -187,13 +195,14 @@ def control(
 
     most = 0.2 * tau * alpha * np.sqrt(G * S)
     limited = min(max(e, -most), most)
+    before = now.error[i] - min(max(now.error[i], -most), most)
     cut = e - limited
     events |= {"cut"} if cut else {"whole error"}
     kappa, q = (0.3, 2.0) if variance else (1.0, 1.0)
     proportional, integral_gain = alone * kappa / (tau * alpha * G), alone * q / (tau**2 * alpha * G) * share
     integral = old + integral_gain * limited
     if k > 1:
-        integral += proportional * (cut - now.cut[i])
+        integral += proportional * (cut - before)
     side = np.sign(old) if old else np.sign(e)
     if not equality and integral * side <= 0:
         events |= {"λ would change sign"} if integral else set()
@@ -202,7 +211,7 @@ def control(
     if not equality and y * side <= 0:
         events |= {"y would change sign"} if y else set()
         y = 0.0
-    return filtered, integral, y, cut
+    return filtered, integral, y, e
 
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
@@ -217,7 +226,7 @@ RUNS = {
     "space sgd": (X0, BELOW),
 }
 EVERYWHERE = {"cut", "whole error", "rows move each other", "inside, λ > 0", "inside, λ = 0", "λ would change sign",
-              "y would change sign", "τ by noise", "inside X"}  # fmt: skip
+              "y would change sign", "τ by noise", "inside X", "response of the other row"}  # fmt: skip
 COVERED = {
     "space": EVERYWHERE | {"inside, λ < 0", "τ least"},
     "box": EVERYWHERE | {"projected", "least response"},
@@ -248,7 +257,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(kind):
     path, found, events = run(kind, SEEDS[kind])
     same = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
     same(path.x[:-1], np.stack([now.x for now in found[:-1]]))
-    for name in ("multipliers", "integral", "filtered", "cut"):
+    for name in ("multipliers", "integral", "filtered", "error"):
         expected = np.stack([now.y if name == "multipliers" else getattr(now, name) for now in found])
         same(np.stack([getattr(state.controller, name) for state in path.states]), expected, err_msg=name)
     for name, expected in (("variance", [now.variance for now in found]), ("second", [now.second for now in found])):

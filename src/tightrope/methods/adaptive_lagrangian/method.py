@@ -14,8 +14,9 @@ the root mean square of each leaf of x0:
 
 The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. Every fourth step it is measured for all rows by one
 product: for random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so
-J_i √P z on one half of the batch times that on the other is averaged instead, which is unbiased. With several rows, C is
-measured at the same steps by two more products, J(P Jᵀw) with w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other.
+J_i √P z on one half of the batch times that on the other is averaged instead, which is unbiased, and G is at least 5% of the
+biased mean, also of that which rows of this variance have on average. With several rows, C is measured at the same steps by two
+more products, J(P Jᵀw) with w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other.
 
 α is halved, at most six times, until a first step, along −s sign(∇f), leaves at least a quarter of the slope along it.
 
@@ -45,7 +46,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from ...numerics.scaling import positive_or_one
+from ...numerics.scaling import positive_or_one, reciprocal_or_zero
 from ...oracles.oracle import Oracle, Sample
 from ...problems.data import Batches
 from ..base import Accepts, Draw, Hyper, Info, Method, hyper
@@ -171,7 +172,9 @@ class AdaptiveLagrangian(Method):
         )
         variance = _mean_after(state.variance, variance_from_halves(value), k, NOISE_WEIGHT)
         variance = jnp.where(_is_sampled(oracle), variance, 0.0)
-        seen = Response(variance, _least(response), coupling, adam.length_sq, peak, rate / positive_or_one(peak))
+        seen = Response(
+            variance, _least(response, variance), coupling, adam.length_sq, peak, rate / positive_or_one(peak)
+        )
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
 
         x, cost = _finish(oracle, oracle.project(state.x + step), adam.metric, draw)
@@ -286,15 +289,21 @@ def _measure(
     if oracle.rows.raw_size < 2:
         return response, state.coupling
     first, second = parts_of(sample)
-    size, sign = jnp.sqrt(positive_or_one(_least(response))), jnp.sign(state.controller.multipliers)
+    size, sign = jnp.sqrt(positive_or_one(_least(response, state.variance))), jnp.sign(state.controller.multipliers)
     _, pullback = oracle.vjp(state.x, first)
     _, change = oracle.jvp(state.x, metric * pullback(sign / size), second)
     return response, _mean_after(state.coupling, sign * change / size, count, PROBE_WEIGHT)
 
 
-def _least(response: Float[Array, "2 rows"]) -> Float[Array, " rows"]:
-    """G from products of halves, at least a share of what the batch alone shows."""
-    return jnp.maximum(response[0], MIN_RESPONSE * response[1])
+def _least(response: Float[Array, "2 rows"], variance: Float[Array, " rows"]) -> Float[Array, " rows"]:
+    """G from products of halves; at least a share of what the batch alone shows of this row, and of others of its variance.
+
+    A group with few examples is missing in many batches, and its first measurements can be far too small.
+    """
+    unbiased, alone = response
+    sampled = jnp.maximum(jnp.count_nonzero(variance), 1)
+    typical = variance * jnp.sum(alone * reciprocal_or_zero(variance)) / sampled
+    return jnp.maximum(unbiased, MIN_RESPONSE * jnp.maximum(alone, typical))
 
 
 def _count_probes(k: Int[Array, ""]) -> Int[Array, ""]:

@@ -18,8 +18,9 @@ and q = 2, because K_p lets noise through (κ = 0.6 was slightly worse on noisy 
   τ ≥ (8 σ/(α √(G S)))^{2/3}, S = ⟨v, Pv⟩.
 - A step of that length changes row i by at most α √(G S). Errors of more than θ τ α √(G S) are cut to that, ē: a row that is
   far from its range (a loss of 2.3 with a bound of 0.06) must not drive its multiplier further than a step can follow.
-- While e is cut, the proportional part stands still. The change of the part that was cut goes into λ instead, so that a row
-  which approaches its range on its own lowers y (this is called anti-windup).
+- While e is cut, the proportional part stands still. The change of e beyond the limit goes into λ instead, times K_p, so that a
+  row which approaches its range on its own lowers y (this is called anti-windup). Both errors are cut at the present limit: a
+  limit that changes must not move λ.
 - K_i is proportional to the learning rate α_k of the step, as the response of the rows is.
 
 The rows are filtered by a running mean with the weight max{5/τ, 1/k}; rows without noise are not. σ² is a running mean with
@@ -79,12 +80,12 @@ class Response(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """The state of the rule: the filtered rows, λ, y, and the part of the error that was cut."""
+    """The state of the rule: the filtered rows, λ, y, and the error."""
 
     filtered: Float[Array, " rows"]
     integral: Float[Array, " rows"]
     multipliers: Float[Array, " rows"]
-    cut: Float[Array, " rows"]
+    error: Float[Array, " rows"]
 
     def update(
         self, value: Float[Array, " rows"], rows: Rows, seen: Response, k: Int[Array, ""], steps: Int[Array, ""]
@@ -96,15 +97,15 @@ class Controller(NamedTuple):
         error = signed_error(filtered, self.integral, rows)
         limit = ERROR_LIMIT * tau * seen.rate * jnp.sqrt(seen.response * seen.gradient_sq)
         limited = jnp.clip(error, -limit, limit)
-        cut = error - limited
+        change_of_cut = (error - limited) - (self.error - jnp.clip(self.error, -limit, limit))
         gain = reciprocal_or_zero(tau * seen.rate * seen.response * jnp.maximum(seen.coupling, 1.0))
         proportional = gain * jnp.where(seen.variance > 0, PROPORTIONAL, EXACT_PROPORTIONAL)
         growth = gain / tau * jnp.where(seen.variance > 0, INTEGRAL, EXACT_INTEGRAL) * seen.rate_share * limited
-        windup = proportional * jnp.where(k > 1, cut - self.cut, 0.0)
+        windup = proportional * jnp.where(k > 1, change_of_cut, 0.0)
         side = jnp.where(self.integral != 0, jnp.sign(self.integral), jnp.sign(error))
         integral = _on_side(self.integral + growth + windup, side, rows)
         multipliers = _on_side(integral + proportional * limited, side, rows)
-        return Controller(filtered, integral, multipliers, cut)
+        return Controller(filtered, integral, multipliers, error)
 
 
 def settling_time(seen: Response, steps: Int[Array, ""]) -> Float[Array, " rows"]:
