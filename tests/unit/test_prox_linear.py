@@ -66,7 +66,7 @@ def assert_optimal(dtype: str, gradient, value, jacobian, penalty, step_size):
     found = violations(d, y, *problem, WIDE(np.finfo(dtype).eps))
     assert found["stationarity"] <= 100, found
     assert found["norm of y"] <= 20, found
-    assert found["subgradient"] <= 100, found
+    assert found["subgradient"] <= 200, found
 
 
 # ---- every hard case ---------------------------------------------------------------------------------------------------

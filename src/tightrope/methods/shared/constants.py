@@ -222,18 +222,22 @@ TANGENT_PRODUCTS = 10
 
 
 def _tangential(oracle: Oracle, x: Float[Array, " n"], sample: Sample, v: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The vector v without its part normal to the active rows, by conjugate gradients for min ‖v − Jᵀy‖."""
+    """The vector v without its part normal to the active rows, by conjugate gradients for min ‖v − Jᵀy‖.
+
+    They end where the norm no longer falls: once the residual is rounding, further steps have any length.
+    """
     rows, pullback = oracle.vjp(x, sample)
     active = ((rows >= oracle.rows.high) | (rows <= oracle.rows.low)).astype(x.dtype)
 
     def iterate(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         rest, direction, square = carry
         normal = pullback(active * direction)
-        step = square / positive_or_one(normal @ normal)
-        rest = rest - step * normal
-        residual = active * oracle.jvp(x, rest, sample)[1]
+        moved = rest - square / positive_or_one(normal @ normal) * normal
+        falls = moved @ moved < rest @ rest
+        residual = active * oracle.jvp(x, moved, sample)[1]
         new = residual @ residual
-        return rest, residual + new / positive_or_one(square) * direction, new
+        further = moved, residual + new / positive_or_one(square) * direction, new
+        return jax.tree.map(lambda a, b: jnp.where(falls, a, b), further, (rest, 0.0 * direction, 0.0 * square))
 
     first = active * oracle.jvp(x, v, sample)[1]
     return jax.lax.fori_loop(0, TANGENT_PRODUCTS, iterate, (v, first, first @ first))[0]
