@@ -9,6 +9,7 @@ from ..problems.checks import check_functions
 from ..problems.data import Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
+from ..problems.tracing import takes_key
 from .oracle import Oracle, Term
 from .rows import Form, rows_in_form
 
@@ -26,9 +27,10 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native") 
         domain=problem.domain,
         rows=rows,
         multipliers=jnp.asarray(np.zeros(len(rows.index), parameters.dtype)),
-        objective=Term("objective", problem.objective, place(problem.data), ()),
+        objective=Term("objective", problem.objective, place(problem.data), (), takes_key(problem.objective)),
         constraints=tuple(
-            Term(c.name, c.fn, place(c.data), shape) for c, shape in zip(problem.constraints, shapes, strict=True)
+            Term(c.name, c.fn, place(c.data), shape, takes_key(c.fn))
+            for c, shape in zip(problem.constraints, shapes, strict=True)
         ),
         sources=sources,
         parameters=parameters,

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..domains import Domain, Reals
-from ..problems.data import Dataset, Given, Source, Span, examples_in, part_of
+from ..problems.data import Dataset, Given, Source, Span, examples_in, key_of, part_of
 from ..problems.parameters import Parameters
 from .rows import Rows
 from .sharing import share_subexpressions
@@ -39,12 +39,21 @@ Sample = tuple[PyTree[Array], ...]
 
 
 class Term(eqx.Module):
-    """A user's function, the index of its data source (None: deterministic), and the shape that it returns, () or (k,)."""
+    """A user's function.
+
+    Attributes:
+        name: its name.
+        fn: the function.
+        source: the index of its data source; None: deterministic.
+        shape: the shape that it returns, () or (k,).
+        takes_key: whether it takes a random key.
+    """
 
     name: str = eqx.field(static=True)
     fn: Callable[..., Any] = eqx.field(static=True)
     source: int | None = eqx.field(static=True)
     shape: tuple[int, ...] = eqx.field(static=True)
+    takes_key: bool = eqx.field(static=True, default=False)
 
     @property
     def size(self) -> int:
@@ -82,6 +91,7 @@ class Oracle(eqx.Module):
         sources: the distinct sources of samples.
         parameters: the structure of x.
         prox: the terms that `shifted` added.
+        training: whether functions that take a random key are given one, except on the whole data.
     """
 
     data: tuple[PyTree[Array], ...]
@@ -93,6 +103,7 @@ class Oracle(eqx.Module):
     sources: tuple[Source, ...] = eqx.field(static=True)
     parameters: Parameters = eqx.field(static=True)
     prox: Prox | None = None
+    training: bool = eqx.field(static=True, default=False)
 
     # ------------------------------------------------------------------ values and derivatives
 
@@ -314,8 +325,10 @@ class Oracle(eqx.Module):
         params = self.parameters.unravel(x[: self.parameters.size])
         if term.source is None:
             return jnp.asarray(term.fn(params), x.dtype)
-        source, arrays, entry = self.sources[term.source], self.data[term.source], sample[term.source]
-        return jnp.asarray(term.fn(params, source.batch(arrays, part_of(entry, first, length))), x.dtype)
+        source, arrays = self.sources[term.source], self.data[term.source]
+        part = part_of(sample[term.source], first, length)
+        random = {"key": key_of(part)} if term.takes_key and self.training and not isinstance(part, Span) else {}
+        return jnp.asarray(term.fn(params, source.batch(arrays, part), **random), x.dtype)
 
 
 def _joined(values: list[Array], x: Float[Array, " n"]) -> Float[Array, " raw"]:

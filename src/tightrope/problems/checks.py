@@ -15,7 +15,7 @@ from .constraints import Constraint
 from .data import Source, batch_shape
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
-from .tracing import changes, trace, unjitted
+from .tracing import changes, takes_key, trace, unjitted
 
 
 def check_functions(problem: Problem, parameters: Parameters) -> list[tuple[int, ...]]:
@@ -80,9 +80,12 @@ class Function:
         return trace(call, self._parameters.start, *batch)
 
     def checked_shape(self) -> tuple[int, ...]:
-        """The shape of the floats that the function returns."""
+        """The shape of the floats that the function returns, which must be the same with a random key."""
         try:
-            return self.traced(*self.batch)[1].shape
+            shape = self.traced(*self.batch)[1].shape
+            if self.batch and takes_key(self._fn):
+                self._check_with_key(shape)
+            return shape
         except KeyError as error:
             has = "no keys" if not self.batch or not isinstance(self.batch[0], dict) else list(self.batch[0])
             raise ValueError(f"{self.name} uses the key {error}, which does not exist; its batch has {has}") from error
@@ -90,6 +93,14 @@ class Function:
             given = f"the parameters {self._parameters.argument}{' and a batch' if self.batch else ''}"
             error.add_note(f"Raised while tracing {self.name} with {given}.")
             raise
+
+    def _check_with_key(self, shape: tuple[int, ...]) -> None:
+        def call(vector: Any, *batch: Any) -> Any:
+            return self._fn(self._parameters.unravel(vector), *batch, key=jax.random.key(0))
+
+        found = trace(call, self._parameters.start, *self.batch)[1].shape
+        if found != shape:
+            raise ValueError(f"{self.name} returns an array of shape {shape} without a key and {found} with one")
 
     def check_traces(self) -> None:
         """An error if the function changes from one trace to the next, or depends on the size of its batch."""

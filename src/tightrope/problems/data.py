@@ -48,6 +48,19 @@ def part_of(sample: PyTree[Array], first: Int[Array, ""] | int, length: int) -> 
     return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(jnp.asarray(a), first, length), sample)
 
 
+def key_of(sample: PyTree[Array]) -> Array:
+    """A random key that is a function of the sample, so that two points on one sample have the same."""
+
+    def mix(leaf: Array) -> Array:
+        bits = jnp.ravel(jnp.asarray(leaf))
+        if jnp.issubdtype(bits.dtype, jnp.floating):
+            bits = jax.lax.bitcast_convert_type(bits.astype(jnp.float32), jnp.uint32)
+        weights = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
+        return jnp.sum(bits.astype(jnp.uint32) * weights * np.uint32(2654435761), dtype=jnp.uint32)
+
+    return jax.random.fold_in(jax.random.key(0), sum(map(mix, jax.tree.leaves(sample)), jnp.uint32(0)))
+
+
 class Dataset:
     """Finite data: examples are drawn independently with replacement, or passed over in full.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,15 @@ from .canonical import alike
 def unjitted(fn: Any) -> Callable[..., Any]:
     """The Python function inside a jitted one, which remembers its traces."""
     return fn.__wrapped__ if hasattr(fn, "lower") and hasattr(fn, "__wrapped__") else fn
+
+
+def takes_key(fn: Callable[..., Any]) -> bool:
+    """Whether a function has an argument `key=None`: a random key in the steps of a method, None where it is evaluated."""
+    try:
+        arguments = inspect.signature(unjitted(fn)).parameters
+    except ValueError:  # some built-in functions have no signature
+        return False
+    return "key" in arguments and arguments["key"].default is None
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> tuple[ClosedJaxpr, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from ..problems.canonical import digest
 from ..problems.data import Dataset, Source, batch_shape
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
-from ..problems.tracing import trace, unjitted
+from ..problems.tracing import takes_key, trace, unjitted
 from .fitting import Fitted
 from .options import Record
 
@@ -55,12 +56,13 @@ def _functions(problem: Problem, parameters: Parameters) -> dict[str, str]:
 def _computes(fn: Any, parameters: Parameters, source: Source | None) -> str:
     """A hash of the jaxpr of a function and its derivative, for which the rules of custom derivatives are traced too."""
 
-    def both(vector: Any, *batch: Any) -> Any:
-        value, pull = jax.vjp(lambda v: jnp.asarray(unjitted(fn)(parameters.unravel(v), *batch)), vector)
+    def both(vector: Any, *batch: Any, **random: Any) -> Any:
+        value, pull = jax.vjp(lambda v: jnp.asarray(unjitted(fn)(parameters.unravel(v), *batch, **random)), vector)
         return value, pull(jnp.ones_like(value))
 
     batch = () if source is None else (_two_examples(batch_shape(source)),)
-    return digest(trace(both, parameters.start, *batch)[0])
+    modes = [both, partial(both, key=jax.random.key(0))] if batch and takes_key(fn) else [both]
+    return digest(*(trace(mode, parameters.start, *batch)[0] for mode in modes))
 
 
 def _two_examples(shapes: PyTree[Any]) -> PyTree[jax.ShapeDtypeStruct]:

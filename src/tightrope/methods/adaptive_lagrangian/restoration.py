@@ -11,6 +11,7 @@ random sample: an error in J makes the convergence linear, not the answer wrong.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -56,6 +57,7 @@ def restore(
     oracle: Oracle, x: Float[Array, " n"], metric: Float[Array, " n"], key: Array
 ) -> tuple[Float[Array, " n"], Info]:
     """Return x, moved within the metric until the rows are within their ranges, and the cost."""
+    oracle = replace(oracle, training=False)
     sample, rows = restoration_sample(oracle, key), oracle.rows
     first = oracle.c(x, sample)
     ends = [jnp.where(jnp.isfinite(end), jnp.abs(end), 0.0) for end in (rows.low, rows.high)]
