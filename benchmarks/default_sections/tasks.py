@@ -33,14 +33,9 @@ def method_of(name: str) -> tr.methods.Method | None:
 
 
 def steps_for(problem: tr.Problem, x0: Any, methods: Any, seeds: tuple[int, ...], samples: int, pilot: int) -> int:
-    """The number of steps that draws this many samples, from two short sweeps, which compile what the long one needs.
+    """The number of steps that draws this many samples, by what the first `pilot` of twice as many draw.
 
-    A method may draw samples once, at its end, besides those of each step.
+    What a method draws once, in its last step, does not count.
     """
-
-    def drawn(steps: int) -> int:
-        found = tr.sweep(problem, x0, methods, steps=steps, seeds=seeds, record=steps)
-        return max(result.samples for result in found.results)
-
-    short, long = drawn(pilot), drawn(2 * pilot)
-    return max(1, pilot + (samples - short) * pilot // max(long - short, 1))
+    found = tr.sweep(problem, x0, methods, steps=2 * pilot, seeds=seeds, record=pilot)
+    return max(1, samples * pilot // max(result.history["samples"][1] for result in found.results))
