@@ -35,6 +35,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,8 +93,9 @@ def work(task: Task) -> tuple[Row, float]:
     return row, time.perf_counter() - began
 
 
+@cache
 def code_hash(method: str) -> str:
-    """A short hash of the code that runs a method, without comments and docstrings."""
+    """A short hash of the code that runs a method, without comments and docstrings, as it is when a run starts."""
     names = ["AdaptivePenalty", "AdaptiveLagrangian"] if method == DEFAULT else [method]
     code = modules("tightrope.runs.sweeping", *(tr.methods.by_name(name).__module__ for name in names))
     return hashlib.sha256("\n".join(text for _, text in sorted(code.items())).encode()).hexdigest()[:12]

@@ -205,7 +205,7 @@ def test_a_constant_objective_gets_finite_constants():
 
 
 def test_the_tangential_part_of_a_gradient_is_never_longer_than_the_gradient():
-    """In single precision, where conjugate gradients that go on after they converged ran away for one sample in fifty."""
+    """In single precision, where conjugate gradients that go on after they have converged can run away."""
     with jax.enable_x64(False):
         problem, x0, _ = tr.zoo.noisy_sphere()
         parameters = Parameters(x0, owner="test")
