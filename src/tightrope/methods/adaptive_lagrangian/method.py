@@ -15,8 +15,8 @@ the root mean square of each leaf of x0:
 The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. Every fourth step it is measured for all rows by one
 product: for random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so
 J_i √P z on one half of the batch times that on the other is averaged instead, which is unbiased. G is at least 5% of the
-biased mean, of the row itself or, in units of their variances, of all sampled rows on average. With several rows, C is measured at the same steps by two
-more products, J(P Jᵀw) with w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other.
+biased mean, of the row itself or, in units of their variances, of all sampled rows on average. With several rows, C is
+measured at the same steps by two more products, J(P Jᵀw) with w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other.
 
 α is halved, at most six times, until a first step, along −s sign(∇f), leaves at least a quarter of the slope along it.
 
