@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import tightrope as tr
+from tightrope.problems.parameters import Parameters
+from tightrope.problems.probing import check_start
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(200, 3)).astype("float32")
@@ -222,3 +224,27 @@ def test_no_mean_gets_a_warning_however_it_is_rounded():
     last = {"total": lambda w, b: jnp.sum(b["x"] @ w)}  # warnings come in this order: that of the sum is the first
     objective, data = lambda w, b: jnp.mean((b["x"] @ w) ** 2), tr.Dataset(arrays, batch_size=512)
     assert "the constraint 'total' is not a mean" in first_warning(means | last, [0.7, -1.3, 0.4], data, objective)
+
+
+def test_a_mean_of_a_network_gets_no_warning_though_its_parameters_are_many():
+    """The probe moves x: all uses of the moved point must be the same numbers, also those of late coordinates.
+
+    Sines of large numbers were not, in fully optimized programs (XLA_FLAGS="" shows it).
+    """
+    rng = np.random.default_rng(0)
+    sizes = rng.uniform(1, 30, 140)
+    data = tr.Dataset({"x": (sizes * rng.normal(size=(512, 140))).astype("float32")}, batch_size=32)
+    x0 = {
+        "hidden": (rng.normal(size=(140, 32)) / 12).astype("float32"),
+        "output": rng.normal(size=32).astype("float32") / 6,
+        "shift": np.zeros(32, "float32"),
+    }
+
+    def loss(params, batch):
+        squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+        hidden = jnp.tanh(batch["x"] @ params["hidden"] + params["shift"])
+        return jnp.mean(jax.nn.softplus(hidden @ params["output"])) + 1e-3 * squares
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_start(tr.Problem(loss, data=data), Parameters(x0))

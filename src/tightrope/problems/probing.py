@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..domains import Domain
 from .canonical import describe
@@ -143,6 +143,9 @@ def _probe(
     inside = domain.contains(unravel(x))
     start = jnp.where(inside, x, parameters.ravel(domain.project(unravel(x)))) if domain.can_project else x
     point = jnp.where(shift == 0.0, start, _shifted(domain, parameters, start, shift))
+    point = jax.lax.optimization_barrier(
+        point
+    )  # else each use computes it anew, and rounds sines of large numbers otherwise
     sample = [_few_examples(source, a) for source, a in zip(problem.sources, arrays, strict=True)]
     places = {id(source): place for place, source in enumerate(problem.sources)}
     values = []
@@ -166,7 +169,7 @@ def _few_examples(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
 
 def _shifted(domain: Domain, parameters: Parameters, x: Float[Array, " n"], shift: Float[Array, ""]) -> Array:
     """A point of the domain near x."""
-    direction, size = jnp.sin(1.0 + jnp.arange(x.size, dtype=x.dtype) ** 2), jnp.sqrt(jnp.mean(x**2))
+    direction, size = (_scrambled(x.size) / 2.0**15 - 1.0).astype(x.dtype), jnp.sqrt(jnp.mean(x**2))
     unravel = parameters.unravel_arrays
     if domain.can_project:
         moved = x + shift * (jnp.abs(x) + jnp.where(size > 0.0, size, 1.0)) * direction
@@ -198,9 +201,11 @@ def _in_the_last_place(array: Array) -> Array:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array
     eps = jnp.finfo(array.dtype).eps
-    scrambled = (
-        jnp.arange(array.size, dtype=jnp.uint32) * np.uint32(2654435761) >> 16
-    )  # compiles faster than jax.random
-    sign = (1.0 - 2.0 * (scrambled & 1)).astype(array.dtype).reshape(array.shape)
+    sign = (1.0 - 2.0 * (_scrambled(array.size) & 1)).astype(array.dtype).reshape(array.shape)
     exact = (array == jnp.round(array)) & (EXAMPLES * jnp.abs(array) <= 1.0 / eps)
     return jnp.where(exact, array, array * (1.0 + 2.0 * eps * sign))
+
+
+def _scrambled(size: int) -> Int[Array, " size"]:
+    """Whole numbers below 2¹⁶ that look random: faster to compile than jax.random, and never rounded."""
+    return (jnp.arange(size, dtype=jnp.uint32) * np.uint32(2654435761) >> 16).astype(jnp.int32)
