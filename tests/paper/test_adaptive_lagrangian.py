@@ -13,6 +13,7 @@ from sample_paths import Path, drive
 import tightrope as tr
 from tightrope.methods import AdaptiveLagrangian
 from tightrope.methods.base import Draw
+from tightrope.numerics.random_signs import random_signs
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
 
@@ -78,13 +79,15 @@ class Rule(NamedTuple):
     response: np.ndarray
     whole: np.ndarray
     coupling: np.ndarray
-    probes: int
+    probes: tuple[int, int]
+    epsilon: float
+    S: float
     peak: float
 
 
 def start(x: np.ndarray, y: np.ndarray) -> Rule:
     zero = np.zeros(3)
-    return Rule(x, 0 * x, 0 * x, zero, y, y, zero, zero, zero, zero, zero, 0, 0.0)
+    return Rule(x, 0 * x, 0 * x, zero, y, y, zero, zero, zero, zero, zero, (0, 0), 0.0, 0.0, 0.0)
 
 
 def project(kind: str, x: np.ndarray) -> np.ndarray:
@@ -100,11 +103,11 @@ def leaf_sizes(x0: np.ndarray) -> np.ndarray:
     return np.concatenate([np.full(len(part), np.sqrt(np.mean(part**2)) or everything) for part in parts])
 
 
-def metric_of(kind: str, nu: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """P = diag(s/(√ν + ε)), ε in units of the root mean square of √ν; on a ball a multiple of the identity."""
+def metric_of(kind: str, nu: np.ndarray, s: np.ndarray, epsilon: float) -> np.ndarray:
+    """P = diag(s/(√ν + ε)); on a ball a multiple of the identity."""
     if kind == "ball":
         s, nu = np.full(DIM, np.sqrt(np.mean(s**2))), np.full(DIM, np.mean(nu))
-    return s / (np.sqrt(nu) + 1e-6 * np.sqrt(np.mean(nu)))
+    return s / (np.sqrt(nu) + epsilon)
 
 
 def averaged(mean: Any, new: Any, count: int, least: float) -> Any:
@@ -119,32 +122,40 @@ def step(now: Rule, kind: str, k: int, examples: np.ndarray, signs: np.ndarray, 
     h, J = rows_and_jacobian(x, examples)
     on_half = [rows_and_jacobian(x, half) for half in halves]
 
+    response, whole, coupling, epsilon, S = now.response, now.whole, now.coupling, now.epsilon, now.S
+    probes, on = list(now.probes), kind.removesuffix(" sgd")
+    measured = {0: "G", 8: "C"}.get(k % 16) if k > 64 else "GC"[k % 2] if k > 1 else None
+    if measured:
+        v, nu = now.first / (1 - 0.9 ** (k - 1)), now.second / (1 - 0.999 ** (k - 1))
+        epsilon = 1e-6 * np.sqrt(np.mean(nu))
+        P = metric_of(on, nu, s, epsilon)
+        S = v @ (P * v)
+        probes["GC".index(measured)] += 1
+    if measured == "G":
+        along = [half_J @ (np.sqrt(P) * signs) for _, half_J in on_half]
+        response = averaged(response, along[0] * along[1], probes[0], 0.1)
+        whole = averaged(whole, (along[0] ** 2 + along[1] ** 2) / 2, probes[0], 0.1)
+    if measured == "C":
+        size, sign = np.sqrt(least_response(response, whole, now.variance)), np.sign(now.y)
+        pushed = on_half[1][1] @ (P * (on_half[0][1].T @ (sign / size)))
+        coupling = averaged(coupling, sign * pushed / size, probes[1], 0.1)
+
     g = f_gradient(x, examples) + J.T @ now.y
     first, second = 0.9 * now.first + 0.1 * g, 0.999 * now.second + 0.001 * g**2
     v, nu = first / (1 - 0.9**k), second / (1 - 0.999**k)
-    P = metric_of(kind.removesuffix(" sgd"), nu, s)
-    S = v @ (P * v)
+    P = metric_of(on, nu, s, epsilon)
     if kind.endswith("sgd"):
         move = -SGD_RATE * g
-        rate = np.sqrt(np.sum(move**2 / P) / S)
+        rate = np.sqrt(np.sum(move**2 / P) / (v @ (P * v)))
         alpha = max(now.peak, rate)
     else:
         alpha = ALPHA
         rate = alpha * min(k / (0.02 * STEPS), 1.0, 1.25 * (1 - (k - 1) / STEPS))
         move = -rate * P * v
     moved = x + move
-    new = project(kind.removesuffix(" sgd"), moved)
+    new = project(on, moved)
     events |= {"projected"} if np.any(new != moved) else {"inside X"}
 
-    probes, response, whole, coupling = now.probes, now.response, now.whole, now.coupling
-    if k <= 16 or k % 4 == 0:
-        probes += 1
-        along = [half_J @ (np.sqrt(P) * signs) for _, half_J in on_half]
-        response = averaged(response, along[0] * along[1], probes, 0.05)
-        whole = averaged(whole, (along[0] ** 2 + along[1] ** 2) / 2, probes, 0.05)
-        size, sign = np.sqrt(least_response(response, whole, now.variance)), np.sign(now.y)
-        pushed = on_half[1][1] @ (P * (on_half[0][1].T @ (sign / size)))
-        coupling = averaged(coupling, sign * pushed / size, probes, 0.05)
     variance = averaged(now.variance, (on_half[0][0] - on_half[1][0]) ** 2 / 4, k, 0.02) * SAMPLED
     G = least_response(response, whole, variance)
     events |= {"least response"} if np.any(response < 0.05 * whole) else set()
@@ -154,7 +165,8 @@ def step(now: Rule, kind: str, k: int, examples: np.ndarray, signs: np.ndarray, 
     gains = 1 / np.maximum(coupling, 1.0)
     ruled = [control(now, i, h[i], G[i], gains[i], S, variance[i], alpha, rate / alpha, k, events) for i in range(3)]
     filtered, integral, y, error = map(np.array, zip(*ruled, strict=True))
-    return Rule(new, first, second, filtered, integral, y, error, variance, response, whole, coupling, probes, alpha)
+    tuned_by = variance, response, whole, coupling, tuple(probes), epsilon, S, alpha
+    return Rule(new, first, second, filtered, integral, y, error, *tuned_by)
 
 
 def least_response(response: np.ndarray, whole: np.ndarray, variance: np.ndarray) -> np.ndarray:
@@ -179,7 +191,8 @@ def control(
 ) -> tuple[float, float, float, float]:
     """The filtered value, λ, y and the error of row i; `alone` is 1 over how much rows move each other."""
     least = max(10.0, 0.4 * np.sqrt(STEPS))
-    by_noise = (8 * np.sqrt(variance) / (alpha * np.sqrt(G * S))) ** (2 / 3)
+    reach = alpha * np.sqrt(G * S)
+    by_noise = (8 * np.sqrt(variance) / reach) ** (2 / 3) if reach else np.inf if variance else 0.0
     tau = min(max(by_noise, least), max(STEPS / 20, least))
     events |= {"τ least" if by_noise < least else "τ most" if by_noise > tau else "τ by noise"}
 
@@ -199,7 +212,8 @@ def control(
     cut = e - limited
     events |= {"cut"} if cut else {"whole error"}
     kappa, q = (0.3, 2.0) if variance else (1.0, 1.0)
-    proportional, integral_gain = alone * kappa / (tau * alpha * G), alone * q / (tau**2 * alpha * G) * share
+    gain = alone / (tau * alpha * G) if G else 0.0
+    proportional, integral_gain = kappa * gain, q * gain / tau * share
     integral = old + integral_gain * limited
     if k > 1:
         integral += proportional * (cut - before)
@@ -244,7 +258,7 @@ def run(kind: str, seed: int) -> tuple[Path, list[Rule], set]:
     method = AdaptiveLagrangian(optimizer=SGD, step_size=None) if sgd else AdaptiveLagrangian(step_size=ALPHA)
     at = problem(kind.removesuffix(" sgd"))
     path = drive(at, np.zeros(DIM), method, steps=STEPS, seed=seed, start=x, multipliers=y, leaves=LEAVES)
-    signs = np.asarray(jax.vmap(lambda key: jax.random.rademacher(key, (DIM,), x.dtype))(path.keys))
+    signs = np.asarray(jax.vmap(lambda key: random_signs(key, DIM, x.dtype))(path.keys))
     found, events = [start(x, y)], set()
     for k in range(1, STEPS + 1):
         found.append(step(found[-1], kind, k, path.samples["step"][k][0], signs[k], leaf_sizes(x), events))
@@ -274,7 +288,8 @@ def test_the_last_step_restores_the_rows_on_all_data_and_the_others_count_their_
     assert violations[0] > 1e-3
     assert violations[1] < 1e-6
     for k, info in enumerate(path.infos[:-1], start=1):
-        evaluations = 4 if k <= 16 or k % 4 == 0 else 1
+        late = {0: 2, 8: 3}.get(k % 16, 1)  # one product for G, two for C
+        evaluations = 1 if k == 1 else late if k > 64 else 2 + k % 2
         assert tuple(info) == (1, evaluations, evaluations, BATCH + 1), k  # an odd batch is drawn one example larger
 
 

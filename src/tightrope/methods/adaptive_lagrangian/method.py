@@ -1,6 +1,6 @@
 r"""AdaptiveLagrangian: Adam on the Lagrangian, multipliers by a self-tuned proportional-integral rule, and a restoration.
 
-For networks: a step is one forward and one backward pass on one batch and, every fourth step, up to three more products,
+For networks: a step is one forward and one backward pass on one batch and, every eighth step, one or two more products,
 whatever the number of constraints, and nothing has to be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s
 the root mean square of each leaf of x0:
 
@@ -12,11 +12,13 @@ the root mean square of each leaf of x0:
 
     α_k = α min{k/(0.02 T), 1, 1.25 (1 − (k − 1)/T)},   α = min{0.1, 7/√T}, less if the objective is steep
 
-The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. Every fourth step it is measured for all rows by one
-product: for random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so
-J_i √P z on one half of the batch times that on the other is averaged instead, which is unbiased. G is at least 5% of the
-biased mean, of the row itself or, in units of their variances, of all sampled rows on average. With several rows, C is
-measured at the same steps by two more products, J(P Jᵀw) with w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other.
+The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. It is measured for all rows by one product: for
+random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so J_i √P z on one half of
+the batch times that on the other is averaged instead, which is unbiased. G is at least 5% of the biased mean, of the row itself
+or, in units of their variances, of all sampled rows on average. With several rows, C is measured by two products, J(P Jᵀw) with
+w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other. G and C are measured in turn, in each of the steps 2 to 64 and every
+eighth step from then on, with v and P of the step before; so are S = ⟨v, Pv⟩ and ε, which is 1e-6 times the root mean square of
+√ν. They are 0 until then.
 
 α is halved, at most six times, until a first step, along −s sign(∇f), leaves at least a quarter of the slope along it.
 
@@ -24,7 +26,8 @@ measured at the same steps by two more products, J(P Jᵀw) with w_i = sign(y_i)
 |---|---|---|---|
 | g, v, ν | `gradient`, `first`, `second` | P | `metric` |
 | α, α_k | `step_size`, `rate` | s | `scale` |
-| G | `response` | y | `controller.multipliers` |
+| G, C | `response`, `coupling` | y | `controller.multipliers` |
+| S | `gradient_sq` | ε | `epsilon` |
 
 On a set that does not bound each coordinate separately, P is a multiple of the identity (see GradientDescentAscent).
 
@@ -36,7 +39,6 @@ benchmarks/networks.py marks the networks that constants were chosen on, and has
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -46,6 +48,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from ...numerics.random_signs import random_signs
 from ...numerics.scaling import positive_or_one, reciprocal_or_zero
 from ...oracles.oracle import Oracle, Sample
 from ...problems.data import Batches
@@ -58,8 +61,8 @@ FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-6
 """Adam's decay rates, and ε in units of the root mean square of √ν."""
 MAX_STEP, STEP_OVER_ROOT, WARM_UP, DECAY = 0.1, 7.0, 0.02, 1.25
 """α = min{0.1, 7/√T}; the share of the steps that warm up, and how fast α_k falls afterwards."""
-PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 4, 16, 0.05
-"""The response is measured in each of the first steps, then every fourth; the least weight of a measurement."""
+PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 16, 64, 0.1
+"""G and C are measured in turn in steps 2 to 64, then each every 16th; the least weight of a measurement."""
 MIN_RESPONSE = 0.05
 """The least response, as a share of what the batch alone shows."""
 NOISE_WEIGHT = 0.02
@@ -81,6 +84,10 @@ class State(NamedTuple):
     """G from products of halves, and from the batch alone."""
     coupling: Float[Array, " rows"]
     """C."""
+    epsilon: Float[Array, ""]
+    """ε of the metric."""
+    gradient_sq: Float[Array, ""]
+    """S = ⟨v, Pv⟩."""
     scale: tuple[Float[Array, ""], ...]
     """The root mean square of each leaf of x0."""
     peak: Float[Array, ""]
@@ -121,7 +128,7 @@ class AdaptiveLagrangian(Method):
     accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
     reference: ClassVar[str] = "ours, after Kingma, Ba 2015 and Sohrabi et al. 2024 (controllers for multipliers)"
     guarantee: ClassVar[str] = "none for the iteration; rows restored on all data at the end"
-    cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every fourth step 1 to 3 more products; passes over all data at the end"
+    cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every eighth step 1 or 2 more products; passes over all data at the end"
 
     def __check_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, optax.GradientTransformation):
@@ -153,6 +160,8 @@ class AdaptiveLagrangian(Method):
             variance=rows,
             response=jnp.stack([rows, rows]),
             coupling=rows,
+            epsilon=jnp.zeros((), x.dtype),
+            gradient_sq=jnp.zeros((), x.dtype),
             scale=leaf_scales(params),
             peak=jnp.zeros((), x.dtype),
             optimizer=None if self.optimizer is None else self.optimizer.init(params),
@@ -160,91 +169,100 @@ class AdaptiveLagrangian(Method):
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
         k, sample = draw.k, draw.samples["step"]
+        probe = _probe(oracle, k)
+        state = _measure(oracle, state, draw, probe)  # before the step: its own vectors need no memory yet
         value, gradient = _lagrangian(oracle, state.x, state.controller.multipliers, sample)
-        adam = Adam.update(oracle, state, gradient, k)
-        step, optimizer = self._descend(oracle, state, gradient, adam, draw)
-        rate = self._rate(step, adam, draw)
+        adam = Adam.update(state, gradient)
+        metric = adam.metric(oracle, state, k)
+        step, rate, optimizer = self._descend(oracle, state, gradient, metric, adam.direction(k), draw)
         peak = self.step_size if self.optimizer is None else jnp.maximum(state.peak, rate)
 
-        probes = (k <= FIRST_PROBES) | (k % PROBE_PERIOD == 0)
-        response, coupling = jax.lax.cond(
-            probes, lambda: _measure(oracle, state, adam.metric, draw), lambda: (state.response, state.coupling)
-        )
         variance = _mean_after(state.variance, variance_from_halves(value), k, NOISE_WEIGHT)
         variance = jnp.where(_is_sampled(oracle), variance, 0.0)
         seen = Response(
-            variance, _least(response, variance), coupling, adam.length_sq, peak, rate / positive_or_one(peak)
+            variance,
+            _least(state.response, variance),
+            state.coupling,
+            state.gradient_sq,
+            peak,
+            rate / positive_or_one(peak),
         )
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
 
-        x, cost = _finish(oracle, oracle.project(state.x + step), adam.metric, draw)
-        state = State(
-            x, adam.first, adam.second, controller, variance, response, coupling, state.scale, peak, optimizer
+        x, cost = _finish(oracle, oracle.project(state.x + step), metric, draw)
+        state = state._replace(
+            x=x,
+            first=adam.first,
+            second=adam.second,
+            controller=controller,
+            variance=variance,
+            peak=peak,
+            optimizer=optimizer,
         )
-        products = probes * (3 if oracle.rows.raw_size > 1 else 1)
         return state, Info(
             1,
-            1 + products + cost.constraint_values,
-            1 + products + cost.constraint_jacobians,
+            1 + probe + cost.constraint_values,
+            1 + probe + cost.constraint_jacobians,
             oracle.count_examples("both", sample) + cost.samples,
         )
 
     def _descend(
-        self, oracle: Oracle, state: State, gradient: Float[Array, " n"], adam: Adam, draw: Draw
-    ) -> tuple[Float[Array, " n"], Any]:
-        """The step and the state of the optimizer, None for our own."""
+        self,
+        oracle: Oracle,
+        state: State,
+        gradient: Float[Array, " n"],
+        metric: Float[Array, " n"],
+        direction: Float[Array, " n"],
+        draw: Draw,
+    ) -> tuple[Float[Array, " n"], Float[Array, ""], Any]:
+        """The step, α_k and the state of the optimizer, None for our own.
+
+        α_k of an optimizer of the user's is the length of its step over that of P v, in the metric.
+        """
         if self.optimizer is None:
-            return -self.step_size * _schedule(draw, gradient.dtype) * adam.metric * adam.direction, None
+            rate = self.step_size * _schedule(draw, gradient.dtype)
+            return -rate * metric * direction, rate, None
         unravel = oracle.parameters.unravel_arrays
         update, optimizer = self.optimizer.update(unravel(gradient), state.optimizer, unravel(state.x))
-        return oracle.parameters.ravel(update), optimizer
-
-    def _rate(self, step: Float[Array, " n"], adam: Adam, draw: Draw) -> Float[Array, ""]:
-        """α_k; that of an optimizer of the user's is the length of its step over that of P v, in the metric."""
-        if self.optimizer is None:
-            return self.step_size * _schedule(draw, step.dtype)
-        return jnp.sqrt(jnp.sum(step**2 / positive_or_one(adam.metric)) / positive_or_one(adam.length_sq))
+        step = oracle.parameters.ravel(update)
+        squares = jnp.sum(step**2 / positive_or_one(metric)), jnp.sum(metric * direction**2)
+        return step, jnp.sqrt(squares[0] / positive_or_one(squares[1])), optimizer
 
 
 class Adam(NamedTuple):
-    """Adam's running means of the gradient and its squares, and what follows from them.
-
-    Attributes:
-        first: the running mean of gradients.
-        second: the running mean of their squares.
-        metric: the diagonal of P.
-        direction: v, the first mean without its bias.
-        length_sq: S = ⟨v, Pv⟩.
-    """
+    """Adam's running means of the gradient and of its squares."""
 
     first: Float[Array, " n"]
     second: Float[Array, " n"]
-    metric: Float[Array, " n"]
-    direction: Float[Array, " n"]
-    length_sq: Float[Array, ""]
 
     @classmethod
-    def update(cls, oracle: Oracle, state: State, gradient: Float[Array, " n"], k: Int[Array, ""]) -> Adam:
-        """Return the means with the gradient of step k."""
-        first = FIRST_DECAY * state.first + (1.0 - FIRST_DECAY) * gradient
-        second = SECOND_DECAY * state.second + (1.0 - SECOND_DECAY) * gradient**2
-        metric = _metric(oracle, second / _weight(SECOND_DECAY, k, second.dtype), state.scale)
-        direction = first / _weight(FIRST_DECAY, k, first.dtype)
-        return cls(first, second, metric, direction, jnp.sum(metric * direction**2))
+    def update(cls, state: State, gradient: Float[Array, " n"]) -> Adam:
+        """Return the means with one more gradient."""
+        return cls(
+            FIRST_DECAY * state.first + (1.0 - FIRST_DECAY) * gradient,
+            SECOND_DECAY * state.second + (1.0 - SECOND_DECAY) * gradient**2,
+        )
+
+    def direction(self, k: Int[Array, ""]) -> Float[Array, " n"]:
+        """Return v after step k, the first mean without its bias."""
+        return self.first / _weight(FIRST_DECAY, k, self.first.dtype)
+
+    def squares(self, k: Int[Array, ""]) -> Float[Array, " n"]:
+        """Return ν after step k, the second mean without its bias."""
+        return self.second / _weight(SECOND_DECAY, k, self.second.dtype)
+
+    def metric(self, oracle: Oracle, state: State, k: Int[Array, ""]) -> Float[Array, " n"]:
+        """Return P = s/(√ν + ε) after step k, a multiple of the identity on a set that does not bound each coordinate."""
+        sizes, squares = spread_over_leaves(oracle, state.scale), self.squares(k)
+        if not oracle.domain.is_separable:
+            sizes, squares = (jnp.full_like(a, jnp.mean(a)) for a in (sizes**2, squares))
+            sizes = jnp.sqrt(sizes)
+        return sizes / positive_or_one(jnp.sqrt(squares) + state.epsilon)
 
 
 def _weight(decay: float, k: Int[Array, ""], dtype: Any) -> Float[Array, ""]:
     """The total weight of k terms in a running mean that began at 0."""
     return 1.0 - jnp.asarray(decay, dtype) ** k
-
-
-def _metric(oracle: Oracle, squares: Float[Array, " n"], scale: tuple[Array, ...]) -> Float[Array, " n"]:
-    """P = s/(√ν + ε), the same for all coordinates on a set that does not bound each of them separately."""
-    sizes = spread_over_leaves(oracle, scale)
-    mean = jnp.mean(squares)
-    if not oracle.domain.is_separable:
-        squares, sizes = jnp.full_like(squares, mean), jnp.full_like(sizes, jnp.sqrt(jnp.mean(sizes**2)))
-    return sizes / positive_or_one(jnp.sqrt(squares) + EPSILON * jnp.sqrt(mean))
 
 
 def leaf_scales(params: Any) -> tuple[Float[Array, ""], ...]:
@@ -276,23 +294,58 @@ def _lagrangian(
     return values[:, 1:], pullback(jnp.stack([weights, weights]))[0]
 
 
-def _measure(
-    oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw
-) -> tuple[Float[Array, "2 rows"], Float[Array, " rows"]]:
-    """G and C after one more measurement."""
-    sample, count = draw.samples["step"], _count_probes(draw.k)
-    signs = jax.random.rademacher(draw.key, metric.shape, metric.dtype)
-    rows = partial(on_halves, sample=sample)
-    _, change = jax.jvp(lambda x: rows(lambda part: oracle.c(x, part)), (state.x,), (jnp.sqrt(metric) * signs,))
+def _probe(oracle: Oracle, k: Int[Array, ""]) -> Int[Array, ""]:
+    """What is measured in step k: nothing (0), G (1) or C (2); nothing in the first, before which there is no metric."""
+    early = 1 + k % 2
+    late = (k % PROBE_PERIOD == 0) + 2 * (k % PROBE_PERIOD == PROBE_PERIOD // 2)
+    probe = jnp.where(k > FIRST_PROBES, late, jnp.where(k > 1, early, 0))
+    return probe if oracle.rows.raw_size > 1 else jnp.where(probe == 1, 1, 0)
+
+
+def _measure(oracle: Oracle, state: State, draw: Draw, probe: Int[Array, ""]) -> State:
+    """The state after the measurement of this step, with what Adam's means were before the step.
+
+    The whole state goes through the branches behind a barrier: otherwise the compiler copies the vectors that they read.
+    """
+
+    def nothing(state: State) -> State:
+        return jax.lax.optimization_barrier(state)
+
+    def response(state: State) -> State:
+        state, metric = _measure_metric(oracle, state, draw.k - 1)
+        return nothing(state._replace(response=_measure_response(oracle, state, metric, draw)))
+
+    def coupling(state: State) -> State:
+        state, metric = _measure_metric(oracle, state, draw.k - 1)
+        return nothing(state._replace(coupling=_measure_coupling(oracle, state, metric, draw)))
+
+    return jax.lax.switch(probe, [nothing, response, coupling], state)
+
+
+def _measure_metric(oracle: Oracle, state: State, k: Int[Array, ""]) -> tuple[State, Float[Array, " n"]]:
+    """ε and S after step k, and the metric."""
+    adam = Adam(state.first, state.second)
+    state = state._replace(epsilon=EPSILON * jnp.sqrt(jnp.mean(adam.squares(k))))
+    metric = adam.metric(oracle, state, k)
+    return state._replace(gradient_sq=jnp.sum(metric * adam.direction(k) ** 2)), metric
+
+
+def _measure_response(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, "2 rows"]:
+    """G after one more measurement."""
+    direction = jnp.sqrt(metric) * random_signs(draw.key, metric.size, metric.dtype)
+    change = on_halves(lambda part: oracle.jvp(state.x, direction, part)[1], draw.samples["step"])
     measured = jnp.stack([change[0] * change[1], jnp.mean(change**2, axis=0)])
-    response = _mean_after(state.response, measured, count, PROBE_WEIGHT)
-    if oracle.rows.raw_size < 2:
-        return response, state.coupling
-    first, second = parts_of(sample)
-    size, sign = jnp.sqrt(positive_or_one(_least(response, state.variance))), jnp.sign(state.controller.multipliers)
+    return _mean_after(state.response, measured, _count_probes(draw.k), PROBE_WEIGHT)
+
+
+def _measure_coupling(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, " rows"]:
+    """C after one more measurement."""
+    first, second = parts_of(draw.samples["step"])
+    size = jnp.sqrt(positive_or_one(_least(state.response, state.variance)))
+    sign = jnp.sign(state.controller.multipliers)
     _, pullback = oracle.vjp(state.x, first)
     _, change = oracle.jvp(state.x, metric * pullback(sign / size), second)
-    return response, _mean_after(state.coupling, sign * change / size, count, PROBE_WEIGHT)
+    return _mean_after(state.coupling, sign * change / size, _count_probes(draw.k), PROBE_WEIGHT)
 
 
 def _least(response: Float[Array, "2 rows"], variance: Float[Array, " rows"]) -> Float[Array, " rows"]:
@@ -307,8 +360,8 @@ def _least(response: Float[Array, "2 rows"], variance: Float[Array, " rows"]) ->
 
 
 def _count_probes(k: Int[Array, ""]) -> Int[Array, ""]:
-    """The number of measurements up to step k."""
-    return jnp.minimum(k, FIRST_PROBES) + jnp.maximum(k // PROBE_PERIOD - FIRST_PROBES // PROBE_PERIOD, 0)
+    """The number of measurements of one kind up to step k, in which it is measured."""
+    return jnp.where(k > FIRST_PROBES, FIRST_PROBES // 2 + (k - FIRST_PROBES) // PROBE_PERIOD, k // 2)
 
 
 def _mean_after(
