@@ -23,6 +23,7 @@ from ..certificates.judging import evaluate_exactly, passed_in_full
 from ..certificates.programs import programs_for
 from ..certificates.scales import objective_scale
 from ..problems.data import Dataset
+from ..problems.model_state import call
 from .fitting import Fitted
 from .options import Record, Stop
 from .result import History
@@ -235,7 +236,7 @@ class Recorder:
         elif source is not None:
             oracle, _, sample = self._sample_of_records(lane)
             batch = source.batch(oracle.data[0], sample[0])
-        return {name: float(fn(params, batch)) for name, fn in self._record.metrics.items()}
+        return {name: float(call(fn, params, batch)[0]) for name, fn in self._record.metrics.items()}
 
     # ------------------------------------------------------------------ what the records say
 
