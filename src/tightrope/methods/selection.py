@@ -20,7 +20,10 @@ first-order method: AdaptivePenalty keeps twenty gradients and the Jacobian. Fir
 
 def choose(problem: Problem, rows: int, parameters: int, matrices: int = 0) -> tuple[Method, str]:
     """The method for a problem with this many constraint rows, parameters, and matrices among them, and the reason."""
-    is_network, rule = matrices > 1 and parameters >= NETWORK_PARAMETERS, "Adam on the Lagrangian with self-tuned multipliers"
+    is_network, rule = (
+        matrices > 1 and parameters >= NETWORK_PARAMETERS,
+        "Adam on the Lagrangian with self-tuned multipliers",
+    )
     candidates = (
         (
             not problem.domain.can_project,

@@ -376,8 +376,8 @@ class Oracle(eqx.Module):
         if term.source is not None:
             source, arrays = self.sources[term.source], self.data[term.source]
             part = part_of(sample[term.source], first, length)
-            batch = (source.batch(arrays, part),)
             random = {"key": key_of(part)} if term.takes_key and self.training and not isinstance(part, Span) else {}
+            batch = (source.batch(arrays, part),)
         value, state = call(term.fn, params, *batch, **random)
         value = jnp.asarray(value, x.dtype)
         return (value, self.parameters.ravel(state)) if term.gives_state else value

@@ -83,7 +83,6 @@ class Function:
 
     def traced(self, *batch: Any) -> tuple[ClosedJaxpr, jax.ShapeDtypeStruct]:
         """The jaxpr on a batch of these shapes, and what it returns."""
-
         return trace(self._call, self._parameters.start, *batch)
 
     def _call(self, vector: Any, *batch: Any, **random: Any) -> Any:
@@ -161,7 +160,9 @@ def _check_state(function: str, name: str, state: Any, given: Any) -> None:
         raise TypeError(f"{function} takes `state` and must return a pair (value, new_state), got a value alone")
     found, expected = (_shapes(eqx.filter(tree, eqx.is_inexact_array)) for tree in (state, given))
     if found != expected:
-        raise ValueError(f"{function} returns a state {found}; expected arrays of floats like those of {name}: {expected}")
+        raise ValueError(
+            f"{function} returns a state {found}; expected arrays of floats like those of {name}: {expected}"
+        )
 
 
 def _shapes(tree: Any) -> str:

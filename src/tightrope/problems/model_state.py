@@ -29,7 +29,9 @@ class WithState(NamedTuple):
     Example:
         >>> import jax.numpy as jnp, numpy as np, tightrope as tr
         >>> data = tr.Dataset(np.random.default_rng(0).normal(3.0, 2.0, 1000).astype("float32"), batch_size=50)
-        >>> def loss(params, batch, state, key=None):  # centers by the batch in a step, by the running mean in evaluation
+        >>> def loss(
+        ...     params, batch, state, key=None
+        ... ):  # centers by the batch in a step, by the running mean in evaluation
         ...     mean = state if key is None else jnp.mean(batch)
         ...     return jnp.mean((batch - mean - params) ** 2), 0.9 * state + 0.1 * jnp.mean(batch)
         >>> result = tr.solve(tr.Problem(loss, data=data), tr.WithState(jnp.ones(()), jnp.zeros(())), steps=300)
@@ -42,7 +44,7 @@ class WithState(NamedTuple):
 
 
 def takes_state(fn: Callable[..., Any], given: int) -> bool:
-    """Whether a function has an argument `state` without a default after its first `given` ones, the parameters and the batch."""
+    """Whether a function has an argument `state` without a default, after the `given` first: the parameters and the batch."""
     named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     later = list(arguments_of(fn).values())[given:]
     return any(a.name == "state" and a.default is a.empty and a.kind in named for a in later)

@@ -81,8 +81,8 @@ class Parameters:
         """The flat vector of a pytree that has this structure."""
         return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0].astype(self.dtype)
 
-    def split(self, vector: Float[Array, " n"]) -> tuple[Float[Array, " trained"], Float[Array, " state"] | None]:
-        """The part of a vector that is trained, and its model state; None if there is none."""
+    def split(self, vector: Any) -> tuple[Any, Any]:
+        """The part of a vector of JAX or NumPy that is trained, and its model state; None if there is none."""
         n = self.trained.size
         return (vector[:n], vector[n:]) if self.has_state else (vector, None)
 

@@ -151,7 +151,8 @@ def _probe(
         for _, fn, source in _functions(problem):
 
             def call(vector: Array, *batch: Any, fn: Callable[..., Any] = fn) -> Array:
-                return jnp.ravel(jnp.asarray(call_at(fn, parameters.unravel(parameters.join(vector, state)), *batch)[0]))
+                params = parameters.unravel(parameters.join(vector, state))
+                return jnp.ravel(jnp.asarray(call_at(fn, params, *batch)[0]))
 
             values.append(_values(call, point, () if source is None else (sample[places[id(source)]],)))
     return Probe(tuple(values), parameters.join(start, state), inside)

@@ -188,7 +188,8 @@ class Recorder:
 
     def _falls_without_bound(self, lane: int, iterate: Evaluation, x: Float[np.ndarray, " n"]) -> bool:
         """Whether the objective, while the constraints hold, fell so far that it seems to have no bound."""
-        start, first = self._start[lane].astype(float), self.first_objectives[lane]
+        (start, _), (x, _) = map(self._fitted.parameters.split, (self._start[lane].astype(float), x))
+        first = self.first_objectives[lane]
         size, distance = float(np.linalg.norm(start)), float(np.linalg.norm(x.astype(float) - start))
         gradient, fall = float(iterate.gradient_norm), first - float(iterate.objective)
         if math.isfinite(gradient):
