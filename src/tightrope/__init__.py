@@ -9,6 +9,7 @@ from .certificates.certificate import Certificate, Estimate
 from .certificates.judging import certify
 from .problems.constraints import Constraint, affine, at_least, at_most, between, equals
 from .problems.data import Batches, Dataset, Sampler
+from .problems.model_state import WithState
 from .problems.problem import Problem
 from .runs.checkpoint import Checkpoint
 from .runs.options import Record, Stop
@@ -37,6 +38,7 @@ __all__ = [
     "StepperState",
     "Stop",
     "SweepResult",
+    "WithState",
     "affine",
     "at_least",
     "at_most",

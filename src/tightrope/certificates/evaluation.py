@@ -94,6 +94,7 @@ def evaluate(
         sample: the sample.
         products: the most products with the Jacobian from which multipliers are computed if it is too large to form.
     """
+    oracle, x, start = oracle.hold_state(x, start)
     if oracle.large_jacobian:
         objective, gradient = oracle.value_and_grad(x, sample)
         rows, jacobian = linearize(lambda y: oracle.c(y, sample), x)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..oracles.oracle import Oracle, Term
+from ..problems.model_state import call
 from ..problems.problem import Problem, cached_on_problem
 from .intervals import bounded_mean, place_bet
 from .measurement import BATCH_EXAMPLES, PILOT_BATCH, Plan
@@ -109,7 +110,7 @@ def _example_program(oracle: Oracle, terms: list[Term]) -> Any:
 
             def at(example: PyTree[Array]) -> Float[Array, " size"]:
                 one = jax.tree.map(lambda a: a[None], example)
-                return jnp.ravel(term.fn(params, source.batch(arrays, one)))
+                return jnp.ravel(call(term.fn, params, source.batch(arrays, one))[0])
 
             return jax.vmap(at)(sample[number])
 

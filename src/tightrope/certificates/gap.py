@@ -79,6 +79,7 @@ def curvature_at(
         multipliers: λ.
         sample: the sample on which curvature is measured.
     """
+    oracle, x, start = oracle.hold_state(x, start)
     size = size_of(x, start)
     reach = jnp.maximum(size, jnp.linalg.norm(x - start))
     small = jnp.finfo(x.dtype).eps ** DIFFERENCE_EXPONENT

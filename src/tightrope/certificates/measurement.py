@@ -110,6 +110,7 @@ def _measure(
     batches: Array,
 ) -> Measurements:
     """All measurements at x: exact functions once, the others on fresh batches."""
+    oracle, x, start = oracle.hold_state(x, start)
     full, drawn = _restrict(oracle, exact, sampled=False), _restrict(oracle, exact, sampled=True)
 
     def values(part: Oracle, sample: Sample) -> tuple[Any, Any]:

@@ -110,6 +110,7 @@ Linearize = Callable[[np.ndarray], Linearization | None]
 
 def near_stationarity(problem: Problem, oracle: Oracle, x: Float[Array, " n"], key: Array) -> ProximalSteps | None:
     """Return x̂ − x at the flat point x of an oracle in native form, whose set can project; None if a value is not finite."""
+    oracle, x = oracle.hold_state(x)
     first_order, project = cached_on_problem(problem, ("near", oracle.parameters.key), lambda: _programs(oracle))
     leaves, center, eps = oracle.leaves(), np.asarray(x, float), float(jnp.finfo(x.dtype).eps)
 

@@ -59,6 +59,7 @@ def can_be_reduced(
 
     The minimizations begin at the answer, at the start, and at random points around the answer.
     """
+    oracle, answer, start = oracle.hold_state(answer, start)
     rng, distance = np.random.default_rng(0), np.linalg.norm(answer - start) or np.linalg.norm(answer) or 1.0
     steps = rng.normal(size=(RANDOM_STARTS * len(DISTANCES), answer.size))
     lengths = distance * np.repeat(DISTANCES, RANDOM_STARTS)

@@ -60,6 +60,7 @@ class Accepts(NamedTuple):
             high).
         needs: what it requires of the set X: 'projection', 'lmo' (linear minimization), or 'everywhere' (X is the whole
             space).
+        model_state: whether its steps carry model state: they evaluate by `Oracle.hold_state`.
     """
 
     equalities: Literal["any", "affine", "none"]
@@ -67,6 +68,7 @@ class Accepts(NamedTuple):
     stochastic: bool
     form: Literal["native", "slacks", "pairs", "ranges"]
     needs: Literal["projection", "lmo", "everywhere"]
+    model_state: bool = False
 
 
 Hyper = Any

@@ -96,7 +96,9 @@ class GradientDescentAscent(Method):
     dual: optax.GradientTransformation = eqx.field(default=PLAIN, static=True)
     update: str = choice("simultaneous", *CALLS)
 
-    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="native", needs="projection")
+    accepts: ClassVar[Accepts] = Accepts(
+        "any", inequalities=True, stochastic=True, form="native", needs="projection", model_state=True
+    )
     reference: ClassVar[str] = "Arrow, Hurwicz, Uzawa 1958; the common baseline of constrained deep learning"
     guarantee: ClassVar[str] = "convex: the average at K^(-1/2); none otherwise"
     cost: ClassVar[str] = "1 ∇f, 1 c (2 alternating), 1 Jᵀy; extragradient: 2 of each"
@@ -113,6 +115,7 @@ class GradientDescentAscent(Method):
         return {"joint": None} if self.update == "simultaneous" else {"joint": None, "second": None}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        oracle, x = oracle.hold_state(x)
         s = local_constants(oracle, x, draw.key)
         jacobian = positive_or_one(s.jacobian_norm)
         return self.with_defaults(
@@ -120,26 +123,29 @@ class GradientDescentAscent(Method):
         )
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
-        params = oracle.parameters.unravel_arrays(x)
+        held, trained = oracle.hold_state(x)
+        params = held.parameters.unravel_arrays(trained)
         return State(x, oracle.multipliers, self._primal(oracle).init(params), self.dual.init(oracle.multipliers))
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
-        x, multipliers, sample = state.x, state.multipliers, draw.samples["joint"]
+        multipliers, sample, join = state.multipliers, draw.samples["joint"], oracle.parameters.join
+        oracle, x = oracle.hold_state(state.x)
+        state = state._replace(x=x)
         second = draw.samples.get("second", sample)
         shrink = draw.k.astype(x.dtype) ** -self.decay
         examples = oracle.count_examples("both", sample)
-        gradient, c = _lagrangian_gradients(oracle, x, multipliers, sample)
+        gradient, c, model_state = _lagrangian_gradients(oracle, x, multipliers, sample)
         new, primal = self._descend(oracle, state, x, gradient, shrink)
         if self.update == "alternating":
             c = oracle.c(new, second)
             examples += oracle.count_examples("constraints", second)
         climbed, dual = self._ascend(oracle, state, multipliers, c, shrink)
         if self.update == "extragradient":
-            gradient, c = _lagrangian_gradients(oracle, new, climbed, second)
+            gradient, c, _ = _lagrangian_gradients(oracle, new, climbed, second)
             examples += oracle.count_examples("both", second)
             new, primal = self._descend(oracle, state, new, gradient, shrink)
             climbed, dual = self._ascend(oracle, state, climbed, c, shrink)
-        return State(new, climbed, primal, dual), Info(*CALLS[self.update], examples)
+        return State(join(new, model_state), climbed, primal, dual), Info(*CALLS[self.update], examples)
 
     def _primal(self, oracle: Oracle) -> optax.GradientTransformation:
         """The primal direction for this set."""
@@ -169,7 +175,7 @@ class GradientDescentAscent(Method):
 
 def _lagrangian_gradients(
     oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
-) -> tuple[Float[Array, " n"], Float[Array, " rows"]]:
-    """The gradients of the Lagrangian in x and in the multipliers."""
-    rows, pullback = oracle.lagrangian_vjp(x, sample)
-    return pullback(multipliers), rows
+) -> tuple[Float[Array, " n"], Float[Array, " rows"], Any]:
+    """The gradients of the Lagrangian in x and in the multipliers, and the model state that the objective returns."""
+    rows, pullback, model_state = oracle.lagrangian_vjp_and_state(x, sample)
+    return pullback(multipliers), rows, model_state

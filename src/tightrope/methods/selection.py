@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..domains import Reals
 from ..oracles.oracle import too_large
+from ..problems.model_state import takes_state
 from ..problems.problem import Problem
 from .adaptive_lagrangian import AdaptiveLagrangian
 from .adaptive_penalty import AdaptivePenalty, MatrixFreePenalty
@@ -19,18 +20,21 @@ first-order method: AdaptivePenalty keeps twenty gradients and the Jacobian. Fir
 
 def choose(problem: Problem, rows: int, parameters: int, matrices: int = 0) -> tuple[Method, str]:
     """The method for a problem with this many constraint rows, parameters, and matrices among them, and the reason."""
-    is_network = matrices > 1 and parameters >= NETWORK_PARAMETERS
+    is_network, rule = (
+        matrices > 1 and parameters >= NETWORK_PARAMETERS,
+        "Adam on the Lagrangian with self-tuned multipliers",
+    )
     candidates = (
         (
             not problem.domain.can_project,
             (ConservativeFrankWolfe, StochasticFrankWolfe),
             "the set has no projection, only linear minimization",
         ),
+        (_carries_state(problem), (AdaptiveLagrangian,), f"an objective with model state: {rule}"),
         (
             problem.data is not None and (is_network or parameters >= MANY_PARAMETERS),
             (AdaptiveLagrangian,),
-            f"a {'network' if is_network else 'problem'} with {parameters:,} parameters on batches of data: "
-            "Adam on the Lagrangian with self-tuned multipliers",
+            f"a {'network' if is_network else 'problem'} with {parameters:,} parameters on batches of data: {rule}",
         ),
         (
             too_large(rows, parameters),
@@ -59,6 +63,8 @@ def _reason(problem: Problem, rows: int) -> str:
 def refusal(problem: Problem, method: type[Method]) -> str | None:
     """The reason why this method cannot take the problem; None if it can."""
     accepts = method.accepts
+    if _carries_state(problem) and not accepts.model_state:
+        return "it carries no model state, but the objective takes `state`"
     for c in problem.constraints:
         if c.data is not None and not accepts.stochastic:
             return f"it takes only deterministic constraints, but {c.name!r} has data"
@@ -76,6 +82,10 @@ def refusal(problem: Problem, method: type[Method]) -> str | None:
         needed = "a projection" if accepts.needs == "projection" else "linear minimization"
         return f"it needs {needed}, but {type(problem.domain).__name__} has none"
     return None
+
+
+def _carries_state(problem: Problem) -> bool:
+    return takes_state(problem.objective, 1 if problem.data is None else 2)
 
 
 def check_accepts(problem: Problem, method: Method) -> None:

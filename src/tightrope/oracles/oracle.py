@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from ..domains import Domain, Reals
 from ..problems.data import Dataset, Given, Source, Span, examples_in, key_of, part_of
+from ..problems.model_state import call
 from ..problems.parameters import Parameters
 from .rows import Rows
 from .sharing import share_subexpressions
@@ -47,6 +48,7 @@ class Term(eqx.Module):
         source: the index of its data source; None: deterministic.
         shape: the shape that it returns, () or (k,).
         takes_key: whether it takes a random key.
+        gives_state: whether its value comes with the model state that it returns, as a flat vector.
     """
 
     name: str = eqx.field(static=True)
@@ -54,6 +56,7 @@ class Term(eqx.Module):
     source: int | None = eqx.field(static=True)
     shape: tuple[int, ...] = eqx.field(static=True)
     takes_key: bool = eqx.field(static=True, default=False)
+    gives_state: bool = eqx.field(static=True, default=False)
 
     @property
     def size(self) -> int:
@@ -67,6 +70,13 @@ class Prox(eqx.Module):
     center: Float[Array, " n"]
     objective: Float[Array, ""]
     rows: Float[Array, ""]
+
+
+class HeldState(eqx.Module):
+    """The model state that `hold_state` took out of x, and the structure of x with it."""
+
+    state: Float[Array, " state"]
+    whole: Parameters = eqx.field(static=True)
 
 
 class FirstOrder(NamedTuple):
@@ -92,6 +102,7 @@ class Oracle(eqx.Module):
         parameters: the structure of x.
         prox: the terms that `shifted` added.
         training: whether functions that take a random key are given one, except on the whole data.
+        held: the model state, if it is not a part of x (see `hold_state`).
     """
 
     data: tuple[PyTree[Array], ...]
@@ -104,6 +115,7 @@ class Oracle(eqx.Module):
     parameters: Parameters = eqx.field(static=True)
     prox: Prox | None = None
     training: bool = eqx.field(static=True, default=False)
+    held: HeldState | None = None
 
     # ------------------------------------------------------------------ values and derivatives
 
@@ -135,7 +147,16 @@ class Oracle(eqx.Module):
     def value_and_rows(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " 1+rows"]:
         """The objective, then the constraint rows: with one product of the two, the gradient of a Lagrangian."""
         value, *raw = self._means((self.objective, *self.constraints), x, sample)
-        return jnp.concatenate([self._shifted_value(value, x)[None], self._shifted_rows(_joined(raw, x), x)])
+        return self._value_then_rows(value, raw, x)
+
+    def value_rows_and_state(
+        self, x: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " 1+rows"], Float[Array, " state"] | None]:
+        """`value_and_rows`, and the model state that the objective returns; None if none is held."""
+        if self.held is None:
+            return self.value_and_rows(x, sample), None
+        (value, state), *raw = self._means((replace(self.objective, gives_state=True), *self.constraints), x, sample)
+        return self._value_then_rows(value, raw, x), state
 
     def vjp(
         self, x: Float[Array, " n"], sample: Sample
@@ -148,8 +169,15 @@ class Oracle(eqx.Module):
         self, x: Float[Array, " n"], sample: Sample
     ) -> tuple[Float[Array, " rows"], Callable[[Float[Array, " rows"]], Float[Array, " n"]]]:
         """The constraint rows and the map `y ↦ ∇f + Jᵀy`, the gradient of the Lagrangian, with one backward pass."""
-        values, pullback = jax.vjp(lambda point: self.value_and_rows(point, sample), x)
-        return values[1:], lambda y: pullback(jnp.concatenate([jnp.ones(1, x.dtype), y]))[0]
+        rows, pullback, _ = self.lagrangian_vjp_and_state(x, sample)
+        return rows, pullback
+
+    def lagrangian_vjp_and_state(
+        self, x: Float[Array, " n"], sample: Sample
+    ) -> tuple[Float[Array, " rows"], Callable[[Float[Array, " rows"]], Float[Array, " n"]], Any]:
+        """`lagrangian_vjp`, and the model state of `value_rows_and_state`, from the same forward pass."""
+        values, pullback, state = jax.vjp(lambda point: self.value_rows_and_state(point, sample), x, has_aux=True)
+        return values[1:], lambda y: pullback(jnp.concatenate([jnp.ones(1, x.dtype), y]))[0], state
 
     def jvp(
         self, x: Float[Array, " n"], direction: Float[Array, " n"], sample: Sample
@@ -187,7 +215,26 @@ class Oracle(eqx.Module):
         """This oracle with ½ objective · ‖x − center‖² added to the objective and ½ rows · ‖x − center‖² to every row."""
         return replace(self, prox=Prox(center, objective, rows))
 
-    # ------------------------------------------------------------------ the set
+    # ------------------------------------------------------------------ model state
+
+    def hold_state(self, x: Any, *others: Any) -> tuple[Any, ...]:
+        """This oracle on the trained parameters alone, with the model state of x held, and these parameters of all vectors.
+
+        Steps and certificates use it, so that sets, norms and derivatives have nothing to do with the model state. Without
+        model state, the oracle and the vectors are returned as they are.
+        """
+        whole = self.parameters
+        if not whole.has_state:
+            return self, x, *others
+        trained, state = whole.split(x)
+        held = replace(self, parameters=whole.trained, held=HeldState(state, whole))
+        return held, trained, *(whole.split(other)[0] for other in others)
+
+    def with_state(self, state: Float[Array, " state"] | None) -> Oracle:
+        """This oracle with another state held; the same oracle for None."""
+        return self if state is None else eqx.tree_at(lambda oracle: oracle.held.state, self, state)
+
+    # ------------------------------------------------------------------ the set, of a vector without model state
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """The nearest point of X (and of the slacks' bounds)."""
@@ -287,7 +334,10 @@ class Oracle(eqx.Module):
     @property
     def large_jacobian(self) -> bool:
         """Whether the constraints' Jacobian is too large to form."""
-        return too_large(self.rows.raw_size, self.parameters.size)
+        return too_large(self.rows.raw_size, self.parameters.trained.size)
+
+    def _value_then_rows(self, value: Float[Array, ""], raw: list[Array], x: Float[Array, " n"]) -> Array:
+        return jnp.concatenate([self._shifted_value(value, x)[None], self._shifted_rows(_joined(raw, x), x)])
 
     def _shifted_value(self, value: Float[Array, ""], x: Float[Array, " n"]) -> Float[Array, ""]:
         """The objective, with the term that `shifted` added."""
@@ -302,33 +352,41 @@ class Oracle(eqx.Module):
         assert self.prox is not None
         return jnp.sum((x - self.prox.center) ** 2)
 
-    def _means(self, terms: tuple[Term, ...], x: Float[Array, " n"], sample: Sample) -> list[Array]:
+    def _means(self, terms: tuple[Term, ...], x: Float[Array, " n"], sample: Sample) -> list[Any]:
         """The means of these functions over the sample; what several of them compute is computed once.
 
         Functions with samples of one size are evaluated together, piece by piece.
         """
         sizes = [0 if term.source is None else examples_in(sample[term.source]) for term in terms]
 
-        def of_size(size: int) -> Iterator[Array]:
+        def of_size(size: int) -> Iterator[Any]:
             group = [term for term, found in zip(terms, sizes, strict=True) if found == size]
             return iter(_mean_by_pieces(partial(self._values, group, x, sample), size))
 
         means = {size: of_size(size) for size in dict.fromkeys(sizes)}
         return [next(means[size]) for size in sizes]
 
-    def _values(self, terms: list[Term], x: Float[Array, " n"], sample: Sample, first: Any, length: int) -> list[Array]:
+    def _values(self, terms: list[Term], x: Float[Array, " n"], sample: Sample, first: Any, length: int) -> list[Any]:
         """The means of these functions over `length` examples of their samples from position `first` on."""
         values = share_subexpressions(lambda y: [self._value(term, y, sample, first, length) for term in terms])
         return values(x)
 
-    def _value(self, term: Term, x: Float[Array, " n"], sample: Sample, first: Any, length: int) -> Array:
-        params = self.parameters.unravel(x[: self.parameters.size])
-        if term.source is None:
-            return jnp.asarray(term.fn(params), x.dtype)
-        source, arrays = self.sources[term.source], self.data[term.source]
-        part = part_of(sample[term.source], first, length)
-        random = {"key": key_of(part)} if term.takes_key and self.training and not isinstance(part, Span) else {}
-        return jnp.asarray(term.fn(params, source.batch(arrays, part), **random), x.dtype)
+    def _value(self, term: Term, x: Float[Array, " n"], sample: Sample, first: Any, length: int) -> Any:
+        params, batch, random = self._pytree(x[: self.parameters.size]), (), {}
+        if term.source is not None:
+            source, arrays = self.sources[term.source], self.data[term.source]
+            part = part_of(sample[term.source], first, length)
+            random = {"key": key_of(part)} if term.takes_key and self.training and not isinstance(part, Span) else {}
+            batch = (source.batch(arrays, part),)
+        value, state = call(term.fn, params, *batch, **random)
+        value = jnp.asarray(value, x.dtype)
+        return (value, self.parameters.ravel(state)) if term.gives_state else value
+
+    def _pytree(self, x: Float[Array, " n"]) -> PyTree[Any]:
+        """The user's pytree with the numbers of x, and of the model state that is held."""
+        if self.held is None:
+            return self.parameters.unravel(x)
+        return self.held.whole.unravel(self.held.whole.join(x, self.held.state))
 
 
 def _joined(values: list[Array], x: Float[Array, " n"]) -> Float[Array, " raw"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +14,7 @@ from jax.extend.core import ClosedJaxpr
 
 from .constraints import Constraint
 from .data import Source, batch_shape
+from .model_state import call, takes_state
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
 from .tracing import changes, takes_key, trace, unjitted
@@ -29,10 +31,10 @@ def check_functions(problem: Problem, parameters: Parameters) -> list[tuple[int,
 
 def _traced_shapes(problem: Problem, parameters: Parameters) -> list[tuple[int, ...]]:
     try:
-        problem.domain.check(parameters.unravel_arrays(parameters.start))
+        problem.domain.check(parameters.trained.unravel_arrays(parameters.trained.start))
     except ValueError as error:
         raise ValueError(f"the domain does not match {parameters.argument}: {error}") from error
-    objective = Function("the objective", problem.objective, parameters, problem.data)
+    objective = Function("the objective", problem.objective, parameters, problem.data, carries=parameters.has_state)
     shape = objective.checked_shape()
     if shape != ():
         raise ValueError(f"the objective must return a scalar, the mean over the batch, got an array of shape {shape}")
@@ -58,26 +60,50 @@ def _constraint_shape(parameters: Parameters, constraint: Constraint) -> tuple[i
 
 
 class Function:
-    """A function of the user's to be traced, with the shapes of its arguments.
+    """A function of the user's to be traced, with the shapes of its arguments; an error unless it takes them.
+
+    Args:
+        name: what error messages call it.
+        fn: the function.
+        parameters: the structure of x.
+        source: its data, if it has any.
+        carries: whether it must return the model state.
 
     Attributes:
         name: what error messages call it.
         batch: the shapes of a batch; empty if the function has no data.
     """
 
-    def __init__(self, name: str, fn: Callable[..., Any], parameters: Parameters, source: Source | None):
-        self.name, self._fn, self._parameters = name, unjitted(fn), parameters
+    def __init__(
+        self, name: str, fn: Callable[..., Any], parameters: Parameters, source: Source | None, carries: bool = False
+    ):
+        self.name, self._fn, self._parameters, self._carries = name, unjitted(fn), parameters, carries
         self.batch = () if source is None else (batch_shape(source),)
+        self._check_takes_state()
 
     def traced(self, *batch: Any) -> tuple[ClosedJaxpr, jax.ShapeDtypeStruct]:
         """The jaxpr on a batch of these shapes, and what it returns."""
+        return trace(self._call, self._parameters.start, *batch)
 
-        def call(vector: Any, *batch: Any) -> Any:
-            value = self._fn(self._parameters.unravel(vector), *batch)
-            _check_returned(self.name, value)
-            return value
+    def _call(self, vector: Any, *batch: Any, **random: Any) -> Any:
+        """The value of the function; an error unless it is made of floats, with a model state if there must be one."""
+        x = self._parameters.unravel(vector)
+        value, state = call(self._fn, x, *batch, **random)
+        _check_returned(self.name, value)
+        if self._carries:
+            _check_state(self.name, f"{self._parameters.argument}.state", state, x.state)
+        return value
 
-        return trace(call, self._parameters.start, *batch)
+    def _check_takes_state(self) -> None:
+        takes, x0 = takes_state(self._fn, 1 + len(self.batch)), self._parameters.argument
+        if takes and not self._parameters.has_state:
+            raise ValueError(f"{self.name} takes `state`, but {x0} has none; pass tightrope.WithState(params, state)")
+        if self._carries and not takes:
+            arguments = "params, batch, state" if self.batch else "params, state"
+            raise ValueError(
+                f"{x0} has model state, but {self.name} does not take it; expected fn({arguments}) -> (value, new_state), "
+                "with an argument of the name `state` and without a default"
+            )
 
     def checked_shape(self) -> tuple[int, ...]:
         """The shape of the floats that the function returns, which must be the same with a random key."""
@@ -95,10 +121,7 @@ class Function:
             raise
 
     def _check_with_key(self, shape: tuple[int, ...]) -> None:
-        def call(vector: Any, *batch: Any) -> Any:
-            return self._fn(self._parameters.unravel(vector), *batch, key=jax.random.key(0))
-
-        found = trace(call, self._parameters.start, *self.batch)[1].shape
+        found = trace(partial(self._call, key=jax.random.key(0)), self._parameters.start, *self.batch)[1].shape
         if found != shape:
             raise ValueError(f"{self.name} returns an array of shape {shape} without a key and {found} with one")
 
@@ -129,6 +152,21 @@ class Function:
                 f"{self.name} returns an array of shape {returned.shape} for {examples} examples and {shape} for "
                 f"{2 * examples}; expected the mean over the examples: jnp.mean(…, axis=0)"
             )
+
+
+def _check_state(function: str, name: str, state: Any, given: Any) -> None:
+    """An error unless the model state that a function returns is like the one it was given."""
+    if state is None:
+        raise TypeError(f"{function} takes `state` and must return a pair (value, new_state), got a value alone")
+    found, expected = (_shapes(eqx.filter(tree, eqx.is_inexact_array)) for tree in (state, given))
+    if found != expected:
+        raise ValueError(
+            f"{function} returns a state {found}; expected arrays of floats like those of {name}: {expected}"
+        )
+
+
+def _shapes(tree: Any) -> str:
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
 
 
 def _check_returned(function: str, value: Any) -> None:

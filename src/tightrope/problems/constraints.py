@@ -64,7 +64,7 @@ def equals(
 
     Args:
         fn: `fn(params, batch) -> scalar or vector`, a MEAN over the batch's examples; `fn(params)` if `data` is None.
-            It may take a random key, as the objective of a `Problem` may.
+            It may take a random key and the model state, as the objective of a `Problem` may.
         target: one number, or one per entry of `fn`.
         data: a `Dataset`, `Sampler` or `Batches`; None makes the constraint deterministic.
         name: its name in results; default: the function's name.

@@ -13,14 +13,22 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from .model_state import WithState
+
 
 class Parameters:
     """The structure of a pytree of parameters: `ravel` to a flat vector and `unravel` back.
+
+    Model state (see `WithState`) is the end of the vector.
 
     Args:
         x0: the pytree of parameters.
         owner: the function that was given `x0`, for error messages.
         argument: the name of its argument.
+
+    Attributes:
+        trained: the structure of the parameters without model state; this one if there is none.
+        has_state: whether there is model state.
     """
 
     def __init__(self, x0: PyTree[Any], owner: str = "solve", argument: str = "x0"):
@@ -49,6 +57,13 @@ class Parameters:
         self.size: int = vector.size
         self.matrices = sum(leaf.ndim >= 2 for leaf in jax.tree.leaves(arrays))
         self.dtype = vector.dtype
+        self.has_state = isinstance(x0, WithState)
+        self.trained: Parameters = Parameters(x0.params, owner, argument) if isinstance(x0, WithState) else self
+        if self.trained.dtype != self.dtype:
+            raise TypeError(
+                f"{owner}: {argument}.params has dtype {self.trained.dtype} and {argument}.state has {self.dtype}; "
+                "expected one dtype"
+            )
         leaves, structure = jax.tree.flatten(arrays)
         rest, rest_structure = jax.tree.flatten(self._rest)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -65,6 +80,15 @@ class Parameters:
     def ravel(self, params: PyTree[Any]) -> Float[Array, " n"]:
         """The flat vector of a pytree that has this structure."""
         return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0].astype(self.dtype)
+
+    def split(self, vector: Any) -> tuple[Any, Any]:
+        """The part of a vector of JAX or NumPy that is trained, and its model state; None if there is none."""
+        n = self.trained.size
+        return (vector[:n], vector[n:]) if self.has_state else (vector, None)
+
+    def join(self, trained: Float[Array, " trained"], state: Float[Array, " state"] | None) -> Float[Array, " n"]:
+        """The vector of parameters and their model state."""
+        return trained if state is None else jnp.concatenate([trained, state])
 
 
 def _is_module(node: Any) -> bool:

@@ -22,6 +22,7 @@ from ..domains import Domain
 from .canonical import describe
 from .checks import Function
 from .data import Dataset, Source
+from .model_state import call as call_at
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
 
@@ -139,13 +140,10 @@ def _functions(problem: Problem) -> list[tuple[str, Callable[..., Any], Source |
 def _probe(
     problem: Problem, parameters: Parameters, domain: Domain, arrays: list[PyTree[Array]], x: Array, shift: Array
 ) -> Probe:
-    unravel = parameters.unravel_arrays
-    inside = domain.contains(unravel(x))
-    start = jnp.where(inside, x, parameters.ravel(domain.project(unravel(x)))) if domain.can_project else x
-    point = jnp.where(shift == 0.0, start, _shifted(domain, parameters, start, shift))
-    point = jax.lax.optimization_barrier(
-        point
-    )  # else each use computes it anew, and rounds sines of large numbers otherwise
+    trained, (x, state) = parameters.trained, parameters.split(x)
+    inside = domain.contains(trained.unravel_arrays(x))
+    start = jnp.where(inside, x, trained.ravel(domain.project(trained.unravel_arrays(x)))) if domain.can_project else x
+    point = jnp.where(shift == 0.0, start, _shifted(domain, trained, start, shift))
     sample = [_few_examples(source, a) for source, a in zip(problem.sources, arrays, strict=True)]
     places = {id(source): place for place, source in enumerate(problem.sources)}
     values = []
@@ -153,10 +151,11 @@ def _probe(
         for _, fn, source in _functions(problem):
 
             def call(vector: Array, *batch: Any, fn: Callable[..., Any] = fn) -> Array:
-                return jnp.ravel(jnp.asarray(fn(parameters.unravel(vector), *batch)))
+                params = parameters.unravel(parameters.join(vector, state))
+                return jnp.ravel(jnp.asarray(call_at(fn, params, *batch)[0]))
 
             values.append(_values(call, point, () if source is None else (sample[places[id(source)]],)))
-    return Probe(tuple(values), start, inside)
+    return Probe(tuple(values), parameters.join(start, state), inside)
 
 
 def _few_examples(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:

@@ -24,7 +24,8 @@ class Problem:
     Args:
         objective: `objective(params, batch) -> scalar`, a MEAN over the batch's examples; `objective(params)` if `data` is
             None, and then it is deterministic. With a third argument `key=None` it gets a random key in the steps of a method
-            (for dropout, say), and None where answers are evaluated.
+            (for dropout, say), and None where answers are evaluated. With an argument `state` it gets the model state
+            and returns `(value, new_state)`: see `WithState`.
         constraints: one constraint or a sequence, made by `equals`, `at_most`, `at_least`, `between` or `affine`.
         domain: a set of `tightrope.domains` that x must stay in; None: everywhere.
         data: the source of the objective's samples: a `Dataset`, `Sampler` or `Batches`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,11 +20,16 @@ def unjitted(fn: Any) -> Callable[..., Any]:
 
 def takes_key(fn: Callable[..., Any]) -> bool:
     """Whether a function has an argument `key=None`: a random key in the steps of a method, None where it is evaluated."""
-    try:
-        arguments = inspect.signature(unjitted(fn)).parameters
-    except ValueError:  # some built-in functions have no signature
-        return False
+    arguments = arguments_of(fn)
     return "key" in arguments and arguments["key"].default is None
+
+
+def arguments_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a function by name; none for built-in functions without a signature."""
+    try:
+        return inspect.signature(unjitted(fn)).parameters
+    except ValueError:
+        return {}
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> tuple[ClosedJaxpr, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ from jaxtyping import PyTree
 
 from ..problems.canonical import digest
 from ..problems.data import Dataset, Source, batch_shape
+from ..problems.model_state import call
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
 from ..problems.tracing import takes_key, trace, unjitted
@@ -57,8 +59,12 @@ def _computes(fn: Any, parameters: Parameters, source: Source | None) -> str:
     """A hash of the jaxpr of a function and its derivative, for which the rules of custom derivatives are traced too."""
 
     def both(vector: Any, *batch: Any, **random: Any) -> Any:
-        value, pull = jax.vjp(lambda v: jnp.asarray(unjitted(fn)(parameters.unravel(v), *batch, **random)), vector)
-        return value, pull(jnp.ones_like(value))
+        def at(v: Any) -> Any:
+            value, state = call(unjitted(fn), parameters.unravel(v), *batch, **random)
+            return jnp.asarray(value), eqx.filter(state, eqx.is_inexact_array)
+
+        value, pull, state = jax.vjp(at, vector, has_aux=True)
+        return value, pull(jnp.ones_like(value)), state
 
     batch = () if source is None else (_two_examples(batch_shape(source)),)
     modes = [both, partial(both, key=jax.random.key(0))] if batch and takes_key(fn) else [both]

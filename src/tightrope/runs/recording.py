@@ -23,6 +23,7 @@ from ..certificates.judging import evaluate_exactly, passed_in_full
 from ..certificates.programs import programs_for
 from ..certificates.scales import objective_scale
 from ..problems.data import Dataset
+from ..problems.model_state import call
 from .fitting import Fitted
 from .options import Record, Stop
 from .result import History
@@ -187,7 +188,8 @@ class Recorder:
 
     def _falls_without_bound(self, lane: int, iterate: Evaluation, x: Float[np.ndarray, " n"]) -> bool:
         """Whether the objective, while the constraints hold, fell so far that it seems to have no bound."""
-        start, first = self._start[lane].astype(float), self.first_objectives[lane]
+        (start, _), (x, _) = map(self._fitted.parameters.split, (self._start[lane].astype(float), x))
+        first = self.first_objectives[lane]
         size, distance = float(np.linalg.norm(start)), float(np.linalg.norm(x.astype(float) - start))
         gradient, fall = float(iterate.gradient_norm), first - float(iterate.objective)
         if math.isfinite(gradient):
@@ -235,7 +237,7 @@ class Recorder:
         elif source is not None:
             oracle, _, sample = self._sample_of_records(lane)
             batch = source.batch(oracle.data[0], sample[0])
-        return {name: float(fn(params, batch)) for name, fn in self._record.metrics.items()}
+        return {name: float(call(fn, params, batch)[0]) for name, fn in self._record.metrics.items()}
 
     # ------------------------------------------------------------------ what the records say
 

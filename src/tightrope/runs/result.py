@@ -17,6 +17,7 @@ from jaxtyping import Float, PyTree
 
 from ..arguments import did_you_mean
 from ..certificates.certificate import Certificate, Estimate, gap_text, stationarity_text, violation_text
+from ..problems.model_state import WithState
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,7 +221,7 @@ def _skeleton(x: Any) -> Any:
     """The containers of x as JSON: 'leaf' for an array, 'custom' for anything but dicts, lists and tuples."""
     if isinstance(x, dict) and all(isinstance(key, str) for key in x):
         kind, names, parts = "dict", sorted(x), [_skeleton(x[key]) for key in sorted(x)]
-    elif type(x) in (list, tuple):
+    elif type(x) in (list, tuple, WithState):
         kind, names, parts = type(x).__name__, None, [_skeleton(part) for part in x]
     else:
         return "leaf" if hasattr(x, "dtype") or isinstance(x, float) else "custom"
@@ -232,7 +233,8 @@ def _rebuild(skeleton: Any, leaves: Iterator[np.ndarray]) -> Any:
         return jax.numpy.asarray(next(leaves))
     kind, names, parts = skeleton
     built = [_rebuild(part, leaves) for part in parts]
-    return dict(zip(names, built, strict=True)) if kind == "dict" else (tuple(built) if kind == "tuple" else built)
+    make = {"dict": lambda parts: dict(zip(names, parts, strict=True)), "tuple": tuple, "WithState": WithState._make}
+    return make.get(kind, list)(built)
 
 
 def _to_json(value: Any) -> Any:

@@ -245,5 +245,7 @@ def _inside(oracle: Oracle, x: Float[Array, " n"]) -> Float[Array, " n"]:
     """The point, or its projection if it lies outside the domain."""
     if not oracle.domain.can_project:
         return x
+    join, (_, state), (oracle, x) = oracle.parameters.join, oracle.parameters.split(x), oracle.hold_state(x)
     params = oracle.parameters.unravel_arrays(x)
-    return jnp.where(oracle.domain.contains(params), x, oracle.parameters.ravel(oracle.domain.project(params)))
+    nearest = jnp.where(oracle.domain.contains(params), x, oracle.parameters.ravel(oracle.domain.project(params)))
+    return join(nearest, state)

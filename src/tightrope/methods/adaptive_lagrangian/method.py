@@ -125,7 +125,9 @@ class AdaptiveLagrangian(Method):
     step_size: Hyper = hyper(None)
     optimizer: optax.GradientTransformation | None = eqx.field(default=None, static=True)
 
-    accepts: ClassVar[Accepts] = Accepts("any", inequalities=True, stochastic=True, form="ranges", needs="projection")
+    accepts: ClassVar[Accepts] = Accepts(
+        "any", inequalities=True, stochastic=True, form="ranges", needs="projection", model_state=True
+    )
     reference: ClassVar[str] = "ours, after Kingma, Ba 2015 and Sohrabi et al. 2024 (controllers for multipliers)"
     guarantee: ClassVar[str] = "none for the iteration; rows restored on all data at the end"
     cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every eighth step 1 or 2 more products; passes over all data at the end"
@@ -146,16 +148,18 @@ class AdaptiveLagrangian(Method):
         return {"step": even_batch_size(oracle)}
 
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
+        oracle, x = oracle.hold_state(x)
         largest = jnp.minimum(MAX_STEP, STEP_OVER_ROOT / jnp.sqrt(draw.steps.astype(x.dtype)))
         return self.with_defaults(step_size=_less_where_steep(oracle, x, draw, largest))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         rows, multipliers = jnp.zeros_like(oracle.rows.low), oracle.multipliers
-        params = oracle.parameters.unravel_arrays(x)
+        held, trained = oracle.hold_state(x)
+        params = held.parameters.unravel_arrays(trained)
         return State(
             x,
-            first=jnp.zeros_like(x),
-            second=jnp.zeros_like(x),
+            first=jnp.zeros_like(trained),
+            second=jnp.zeros_like(trained),
             controller=Controller(rows, multipliers, multipliers, rows),
             variance=rows,
             response=jnp.stack([rows, rows]),
@@ -168,10 +172,11 @@ class AdaptiveLagrangian(Method):
         )
 
     def step(self, oracle: Oracle, state: State, draw: Draw) -> tuple[State, Info]:
-        k, sample = draw.k, draw.samples["step"]
+        k, sample, join = draw.k, draw.samples["step"], oracle.parameters.join
+        oracle, trained = oracle.hold_state(state.x)
         probe = _probe(oracle, k)
-        state = _measure(oracle, state, draw, probe)  # before the step: its own vectors need no memory yet
-        value, gradient = _lagrangian(oracle, state.x, state.controller.multipliers, sample)
+        state = _measure(oracle, state._replace(x=trained), draw, probe)  # first, before the step needs memory
+        value, gradient, model_state = _lagrangian(oracle, state.x, state.controller.multipliers, sample)
         adam = Adam.update(state, gradient)
         metric = adam.metric(oracle, state, k)
         step, rate, optimizer = self._descend(oracle, state, gradient, metric, adam.direction(k), draw)
@@ -189,9 +194,9 @@ class AdaptiveLagrangian(Method):
         )
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
 
-        x, cost = _finish(oracle, oracle.project(state.x + step), metric, draw)
+        x, cost = _finish(oracle.with_state(model_state), oracle.project(state.x + step), metric, draw)
         state = state._replace(
-            x=x,
+            x=join(x, model_state),
             first=adam.first,
             second=adam.second,
             controller=controller,
@@ -283,15 +288,16 @@ def spread_over_leaves(oracle: Oracle, scale: tuple[Array, ...]) -> Float[Array,
 
 def _lagrangian(
     oracle: Oracle, x: Float[Array, " n"], multipliers: Float[Array, " rows"], sample: Sample
-) -> tuple[Float[Array, "2 rows"], Float[Array, " n"]]:
-    """The rows on the halves of a sample, and ∇f + Jᵀy on all of it."""
+) -> tuple[Float[Array, "2 rows"], Float[Array, " n"], Float[Array, " state"] | None]:
+    """The rows on the halves of a sample, ∇f + Jᵀy on all of it, and the mean of the halves' model states."""
 
-    def both(point: Float[Array, " n"]) -> Float[Array, "2 1+rows"]:
-        return on_halves(lambda part: oracle.value_and_rows(point, part), sample)
+    def both(point: Float[Array, " n"]) -> tuple[Float[Array, "2 1+rows"], Float[Array, "2 state"] | None]:
+        return on_halves(lambda part: oracle.value_rows_and_state(point, part), sample)
 
-    values, pullback = jax.vjp(both, x)
+    values, pullback, states = jax.vjp(both, x, has_aux=True)
     weights = 0.5 * jnp.concatenate([jnp.ones(1, x.dtype), multipliers])
-    return values[:, 1:], pullback(jnp.stack([weights, weights]))[0]
+    state = None if states is None else jnp.mean(states, axis=0)
+    return values[:, 1:], pullback(jnp.stack([weights, weights]))[0], state
 
 
 def _probe(oracle: Oracle, k: Int[Array, ""]) -> Int[Array, ""]:

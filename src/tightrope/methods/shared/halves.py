@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ...oracles.oracle import Oracle, Sample
 
@@ -28,10 +29,10 @@ def parts_of(sample: Sample) -> tuple[Sample, Sample]:
     return jax.tree.map(lambda a: a[0], halves), jax.tree.map(lambda a: a[1], halves)
 
 
-def on_halves(fn: Callable[[Sample], Float[Array, ...]], sample: Sample) -> Float[Array, "2 ..."]:
-    """Return the function's values on the halves of a sample; without data, its value twice."""
+def on_halves(fn: Callable[[Sample], PyTree[Array]], sample: Sample) -> Any:
+    """Return the function's values on the halves of a sample, stacked; without data, its value twice."""
     if not jax.tree.leaves(sample):
-        return jnp.stack([fn(sample)] * 2)
+        return jax.tree.map(lambda value: jnp.stack([value] * 2), fn(sample))
     return jax.vmap(fn)(halves_of(sample))
 
 
