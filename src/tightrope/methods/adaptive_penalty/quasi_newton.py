@@ -96,7 +96,7 @@ class LBFGSMemory(NamedTuple):
     ) -> tuple[Float[Array, "two pairs n"], Float[Array, "two pairs two pairs"]]:
         """Return the vectors with this pair in the place of the oldest, and their inner products.
 
-        All products are with the old vectors and come before the pair is put: so it is put in place, and nothing is copied.
+        All products are with the old vectors and come before the pair is put, so that no transposed copy is made for them.
         """
         both = pair[:, 0]
         with_old = inner_products(both, self.vectors.reshape(-1, both.shape[1])).reshape(2, 2, -1)
