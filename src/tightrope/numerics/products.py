@@ -1,4 +1,4 @@
-"""Multipliers from products with a Jacobian of very many rows, which is never formed.
+"""Products: inner products of long vectors, and multipliers from products with a Jacobian that is never formed.
 
 `range_multipliers_by_products` is `ranges.range_multipliers` for a Gram matrix G known by its products, and
 `kkt_multipliers_by_products` is `kkt.kkt_multipliers` built on it.
@@ -22,12 +22,25 @@ from .semismooth import line_search
 PROBES = 16
 """Products from which the norms of the rows are estimated, to about a third."""
 
+MAX_SEPARATE = 16
+"""The largest number of vectors whose inner products with others are found vector by vector."""
+
 
 class Linear(NamedTuple):
     """A linear map by its products: d ↦ Jd and y ↦ Jᵀy."""
 
     push: Callable[[Float[Array, " n"]], Float[Array, " m"]]
     pull: Callable[[Float[Array, " m"]], Float[Array, " n"]]
+
+
+def inner_products(vectors: Float[Array, "k n"], others: Float[Array, "l n"]) -> Float[Array, "k l"]:
+    """Return all inner products of the vectors with the others, by one matrix-vector product per vector if they are few.
+
+    On CPUs a product of two wide matrices with few rows took several times as long inside a step of AdaptivePenalty.
+    """
+    if len(vectors) > MAX_SEPARATE:
+        return vectors @ others.T
+    return jnp.stack([others @ vector for vector in vectors])
 
 
 def linearize(

@@ -21,7 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..domains import Domain, Reals
 from ..problems.data import Dataset, Given, Source, Span, examples_in, key_of, part_of
@@ -192,9 +192,20 @@ class Oracle(eqx.Module):
     def rows_and_jacobian(
         self, x: Float[Array, " n"], sample: Sample
     ) -> tuple[Float[Array, " rows"], Float[Array, "rows n"]]:
-        """The constraint rows and their Jacobian, from one evaluation."""
-        rows, pullback = self.vjp(x, sample)
-        return rows, jax.vmap(pullback)(jnp.eye(rows.size, dtype=x.dtype))
+        """The constraint rows and their Jacobian, from one evaluation.
+
+        Functions of different sources have nothing in common, so a row is pulled back only through those of its own source.
+        """
+        places = self._rows_by_source()
+        if len(places) < 2:
+            return _value_and_jacobian(lambda y: self.c(y, sample), x)
+        parts = [
+            _value_and_jacobian(lambda y, source=source: self._rows_of(source, y, sample)[places[source]], x)
+            for source in places
+        ]
+        rows, jacobian = (jnp.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(np.concatenate(list(places.values())))
+        return (rows, jacobian) if np.all(np.diff(order) == 1) else (rows[order], jacobian[order])
 
     def first_order(self, x: Float[Array, " n"], sample: Sample) -> FirstOrder:
         """Objective, gradient, rows and Jacobian, in one pass over the sample."""
@@ -339,6 +350,18 @@ class Oracle(eqx.Module):
     def _value_then_rows(self, value: Float[Array, ""], raw: list[Array], x: Float[Array, " n"]) -> Array:
         return jnp.concatenate([self._shifted_value(value, x)[None], self._shifted_rows(_joined(raw, x), x)])
 
+    def _rows_by_source(self) -> dict[int | None, Int[np.ndarray, " some"]]:
+        """The places of the rows of each source, and of the deterministic ones."""
+        sources = [term.source for term in self.constraints for _ in range(term.size)]
+        found = [sources[i] for i in self.rows.index]
+        return {source: np.flatnonzero([other == source for other in found]) for source in dict.fromkeys(found)}
+
+    def _rows_of(self, source: int | None, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
+        """The rows of the functions of one source; those of others as if their functions were zero."""
+        means = iter(self._means(tuple(term for term in self.constraints if term.source == source), x, sample))
+        raw = [next(means) if term.source == source else jnp.zeros(term.size, x.dtype) for term in self.constraints]
+        return self._shifted_rows(_joined(raw, x), x)
+
     def _shifted_value(self, value: Float[Array, ""], x: Float[Array, " n"]) -> Float[Array, ""]:
         """The objective, with the term that `shifted` added."""
         return value if self.prox is None else value + 0.5 * self.prox.objective * self._square_distance(x)
@@ -387,6 +410,12 @@ class Oracle(eqx.Module):
         if self.held is None:
             return self.parameters.unravel(x)
         return self.held.whole.unravel(self.held.whole.join(x, self.held.state))
+
+
+def _value_and_jacobian(fn: Callable[[Array], Array], x: Float[Array, " n"]) -> tuple[Array, Array]:
+    """The value and the Jacobian of a vector-valued function."""
+    value, pullback = jax.vjp(fn, x)
+    return value, jax.vmap(lambda row: pullback(row)[0])(jnp.eye(value.size, dtype=x.dtype))
 
 
 def _joined(values: list[Array], x: Float[Array, " n"]) -> Float[Array, " raw"]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ...numerics.products import inner_products
 from ...numerics.prox_linear import ProxLinearModel
 from ...numerics.ranges import range_multipliers, range_multipliers_on_set, solve_active_rows
 from ...oracles.oracle import Sample
@@ -54,7 +55,7 @@ class DenseFace(NamedTuple):
         cls, inverse: InverseHessian, vectors: Float[Array, "1+rows n"], fixed: Float[Array, " n"], value: Array
     ) -> DenseFace:
         """Return the face with these vectors."""
-        plain = vectors @ vectors.T
+        plain = inner_products(vectors, vectors)
         inner, products = inverse.inner(vectors, plain)
         return cls(inverse, vectors, products, inner, plain, fixed, value)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ...numerics.products import Linear
+from ...numerics.products import Linear, inner_products
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
 from ..base import Draw, Info
@@ -238,4 +238,4 @@ def _value_variance(state: State) -> Float[Array, ""]:
 def _products(*vectors: Float[Array, " n"]) -> Float[Array, "k k"]:
     """Return all inner products of the vectors."""
     stacked = jnp.stack(vectors)
-    return stacked @ stacked.T
+    return inner_products(stacked, stacked)

@@ -34,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ...numerics.products import inner_products
 from ...numerics.scaling import positive_or_one
 from .constants import MIN_COSINE, MIN_USED_COSINE, STRAIGHT_FACTOR
 
@@ -70,7 +71,7 @@ class LBFGSMemory(NamedTuple):
         made `progress`. If it was rejected, something other than the gradient is curved.
         """
         both = jnp.stack([step, change])
-        (step_sq, along), (_, change_norm) = both @ both.T
+        (step_sq, along), (_, change_norm) = inner_products(both, both)
         length, change_norm = jnp.sqrt(step_sq), jnp.sqrt(change_norm)
         lift = jnp.maximum(MIN_COSINE * change_norm - along / positive_or_one(length), 0.0)
         slope = (along / positive_or_one(length) + lift) / positive_or_one(length)
@@ -93,11 +94,17 @@ class LBFGSMemory(NamedTuple):
     def _put(
         self, pair: Float[Array, "two one n"]
     ) -> tuple[Float[Array, "two pairs n"], Float[Array, "two pairs two pairs"]]:
-        """Return the vectors with this pair in the place of the oldest, and their inner products."""
-        vectors = jax.lax.dynamic_update_slice_in_dim(self.vectors, pair, self.oldest, axis=1)
-        newest = jnp.roll(jnp.einsum("an,bjn->abj", pair[:, 0], vectors), -(self.oldest + 1), axis=2)
+        """Return the vectors with this pair in the place of the oldest, and their inner products.
+
+        All products are with the old vectors and come before the pair is put, so that no transposed copy is made for them.
+        """
+        both = pair[:, 0]
+        with_old = inner_products(both, self.vectors.reshape(-1, both.shape[1])).reshape(2, 2, -1)
+        newest = jnp.roll(with_old, -(self.oldest + 1), axis=2).at[:, :, -1].set(inner_products(both, both))
+        newest, vectors = jax.lax.optimization_barrier((newest, self.vectors))
         products = jnp.pad(self.products[:, 1:, :, 1:], ((0, 0), (0, 1), (0, 0), (0, 1)))
-        return vectors, products.at[:, -1].set(newest).at[:, :, :, -1].set(jnp.moveaxis(newest, 0, -1))
+        products = products.at[:, -1].set(newest).at[:, :, :, -1].set(jnp.moveaxis(newest, 0, -1))
+        return jax.lax.dynamic_update_slice_in_dim(vectors, pair, self.oldest, axis=1), products
 
     def inverse(self, damping: Float[Array, ""]) -> InverseHessian:
         """Return M⁻¹ for this σ; pairs with a cosine of at most `MIN_USED_COSINE` are left out."""
@@ -129,7 +136,7 @@ class InverseHessian(NamedTuple):
     ) -> tuple[Float[Array, "k k"], Float[Array, "k two_pairs"]]:
         """Return uᵀM⁻¹w for all u, w of these vectors, given `plain`, all uᵀw; and what `times` needs."""
         k = len(vectors)
-        products = (vectors @ self.vectors.reshape(len(self.core), -1).T).reshape(k, 2, -1)
+        products = inner_products(vectors, self.vectors.reshape(len(self.core), -1)).reshape(k, 2, -1)
         products = jnp.roll(products, -self.oldest, axis=2).reshape(k, -1)
         return self.scale * plain + products @ self.core @ products.T, products
 
