@@ -17,7 +17,7 @@ from ..oracles.oracle import Oracle
 from ..oracles.rows import bounds
 from ..problems.problem import Problem
 from .evaluation import Evaluation, largest_violation
-from .scales import constraint_scales
+from .scales import ConstraintScales
 
 GROSS_VIOLATION = 0.5
 """A violation above this share of its constraint's scale is worse than any objective."""
@@ -46,10 +46,9 @@ class Candidate(NamedTuple):
     stationarity: float
 
     @classmethod
-    def of(cls, problem: Problem, oracle: Oracle, found: Evaluation) -> Candidate:
+    def of(cls, scales: ConstraintScales, found: Evaluation) -> Candidate:
         """Return the candidate with these measurements."""
-        scales = constraint_scales(problem, oracle, found.sizes)
-        return cls(found.objective, found.violations, scales, float(found.stationarity))
+        return cls(found.objective, found.violations, scales.at(found.sizes), float(found.stationarity))
 
     @property
     def relative(self) -> float:
@@ -122,7 +121,8 @@ def choose_by_samples(
     excess = np.maximum(mean - high, 0.0) - np.maximum(low - mean, 0.0)
     merits = objective.mean(axis=0) + 2.0 * np.abs(excess) @ weights
     each = objective + 2.0 * np.sum(weights * np.sign(excess) * raw, axis=2)  # to first order: on the side of the mean
-    largest = gross_violations([Candidate.of(problem, oracle, e) for e in samples[0]])
+    scales = ConstraintScales.of(problem, oracle)
+    largest = gross_violations([Candidate.of(scales, e) for e in samples[0]])
     gross = ~(np.all(np.abs(excess) <= largest, axis=1) & np.isfinite(merits))
     chosen = 0
     for other in range(1, len(merits)):

@@ -61,26 +61,26 @@ class _Search(NamedTuple):
 
 def curvature_at(
     oracle: Oracle,
-    x: Float[Array, " n"],
     start: Float[Array, " n"],
+    sample: Sample,
+    x: Float[Array, " n"],
     residual: Float[Array, " n"],
     gradient_norm: Float[Array, ""],
-    multipliers: Float[Array, " rows"],
-    sample: Sample,
+    raw_multipliers: Float[Array, " raw"],
 ) -> Curvature:
     """Return the predicted decrease at x, for an oracle in native form.
 
     Args:
         oracle: the oracle.
-        x: the point.
         start: x0, or x if there is none.
+        sample: the sample on which curvature is measured.
+        x: the point.
         residual: r.
         gradient_norm: ‖∇F‖.
-        multipliers: λ.
-        sample: the sample on which curvature is measured.
+        raw_multipliers: λ, of the raw values.
     """
     oracle, x, start = oracle.hold_state(x, start)
-    size = size_of(x, start)
+    multipliers, size = oracle.rows.from_raw(raw_multipliers), size_of(x, start)
     reach = jnp.maximum(size, jnp.linalg.norm(x - start))
     small = jnp.finfo(x.dtype).eps ** DIFFERENCE_EXPONENT
 

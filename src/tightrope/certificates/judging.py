@@ -33,8 +33,8 @@ from .gap import Curvature
 from .intervals import examples_to_decide, student_width, violation_interval
 from .measurement import BATCH_EXAMPLES, MIN_BATCHES, PROXIMAL_BATCH, Measurements, Plan, measurement_program
 from .programs import programs_for
-from .proximal import near_stationarity
-from .scales import Sizes, constraint_scales, objective_scale
+from .proximal import ProximalSteps, near_stationarity
+from .scales import ConstraintScales, Sizes, objective_scale
 
 MAX_FULL_PASS = 2**20
 """Data of at most this many examples is passed over in full."""
@@ -99,7 +99,8 @@ def certify(
         )
     parameters = Parameters(x, owner="certify", argument="x")
     oracle = oracle_for(problem, parameters)
-    return certify_point(problem, oracle, parameters.start, parameters.start, options, strict=True)
+    points = np.asarray(parameters.start)[None]
+    return certify_points(problem, oracle, points, parameters.start, [options], strict=True)[0]
 
 
 def on_data(problem: Problem, data: Source) -> Problem:
@@ -109,42 +110,84 @@ def on_data(problem: Problem, data: Source) -> Problem:
     return Problem(problem.objective, constraints, domain=problem.domain, data=own, smooth=problem.smooth)
 
 
-def certify_point(
+def certify_points(
     problem: Problem,
     oracle: Oracle,
-    x: Float[Array, " n"],
+    points: Float[np.ndarray, "points n"],
     start: Float[Array, " n"],
-    options: Options,
+    options: list[Options],
     *,
     strict: bool = False,
-    exact: Evaluation | None = None,
-) -> Certificate:
-    """`certify` for a flat point of an oracle in native form; `start` is x0, or x if there is none.
+    exact: list[Evaluation] | None = None,
+) -> list[Certificate]:
+    """`certify` for flat points of an oracle in native form, each with its options; `start` is x0, or x if there is none.
 
-    `exact` is the point's evaluation on all data, if that is known and all data can be passed over in full. A value outside
+    `exact` are the points' evaluations on all data, if they are known and all data can be passed over in full. A value outside
     its `sample_range` is an error if `strict`. Otherwise (at the end of a run, whose answer must not be lost) it is a warning,
     and the intervals of the constraints are asymptotic.
     """
-    tolerance, confidence, seed, samples, attempt = options
+    if exact is None and all(map(passed_in_full, oracle.sources)):
+        exact = evaluate_exactly(problem, oracle, points, start)
+    known = exact or [None] * len(points)
+    judged = [
+        _judge(problem, oracle, (jnp.asarray(x), start), one, evaluation, strict)
+        for x, one, evaluation in zip(points, options, known, strict=True)
+    ]
+    curvatures = _curvatures(problem, oracle, points, start, [one.estimates for one in judged])
+    rule = ConstraintScales.of(problem, oracle)
+    return [_certificate(problem, oracle, rule, *pair) for pair in zip(judged, curvatures, strict=True)]
+
+
+class _Judged(NamedTuple):
+    """The estimates at a point, and the options and the plan that they were made with.
+
+    Attributes:
+        options: the options of `certify`.
+        plan: what is drawn.
+        risk: the risk that one interval misses.
+        near: the near-stationarity; None for smooth problems.
+        estimates: the estimates.
+    """
+
+    options: Options
+    plan: Plan
+    risk: float
+    near: ProximalSteps | None
+    estimates: _Estimates
+
+
+def _judge(
+    problem: Problem,
+    oracle: Oracle,
+    points: tuple[Float[Array, " n"], Float[Array, " n"]],
+    options: Options,
+    exact: Evaluation | None,
+    strict: bool,
+) -> _Judged:
+    """Estimate everything but the gap at the first of `points` (the second is x0); `exact` is its evaluation on all data."""
     key = jax.random.fold_in(
-        jax.random.key(seed), np.uint32(2**32 - 1 - attempt)
+        jax.random.key(options.seed), np.uint32(2**32 - 1 - options.attempt)
     )  # a stream that no step of a run uses
-    plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_EXAMPLES), MIN_BATCHES))
-    near = None
+    batches = max(-(-options.samples // BATCH_EXAMPLES), MIN_BATCHES)
+    plan, near = Plan(tuple(map(passed_in_full, oracle.sources)), batches), None
     if not problem.smooth and problem.domain.can_project and not oracle.large_jacobian:
-        near = near_stationarity(problem, oracle, x, jax.random.fold_in(key, np.uint32(PROXIMAL_BATCH)))
-    risk = (1.0 - confidence) / max(plan.count_estimates(oracle) + (near is not None and near.sampled), 1)
-    if all(plan.exact):
-        estimates = _from_all_data(problem, exact or evaluate_exactly(problem, oracle, np.asarray(x)[None], start)[0])
-    else:
-        estimates = _from_samples(problem, oracle, (x, start), plan, (key, risk), strict)
-    scales = constraint_scales(problem, oracle, estimates.sizes)
+        near = near_stationarity(problem, oracle, points[0], jax.random.fold_in(key, np.uint32(PROXIMAL_BATCH)))
+    risk = (1.0 - options.confidence) / max(plan.count_estimates(oracle) + (near is not None and near.sampled), 1)
+    if exact is not None:
+        return _Judged(options, plan, risk, near, _from_all_data(problem, exact))
+    return _Judged(options, plan, risk, near, _from_samples(problem, oracle, points, plan, (key, risk), strict))
+
+
+def _certificate(
+    problem: Problem, oracle: Oracle, rule: ConstraintScales, judged: _Judged, curvature: Curvature
+) -> Certificate:
+    options, plan, risk, near, estimates = judged
+    scales = rule.at(estimates.sizes)
     relative = _by_name(problem, oracle, estimates, scales)
-    verdict = _verdict(relative, tolerance)
+    verdict = _verdict(relative, options.tolerance)
     more = None
     if verdict == "undecided":
-        more = examples_to_decide(estimates.excess / scales, estimates.reach / scales, tolerance, plan.examples)
-    curvature = _curvature(problem, oracle, x, start, estimates)
+        more = examples_to_decide(estimates.excess / scales, estimates.reach / scales, options.tolerance, plan.examples)
     return Certificate(
         objective=estimates.objective,
         violation=_by_name(problem, oracle, estimates, np.ones_like(scales)),
@@ -152,8 +195,8 @@ def certify_point(
         complementarity=estimates.complementarity,
         multipliers=by_constraint(problem, oracle, estimates.multipliers),
         verdict=verdict,
-        tolerance=tolerance,
-        confidence=confidence,
+        tolerance=options.tolerance,
+        confidence=options.confidence,
         samples=sum(s.size if isinstance(s, Dataset) and passed_in_full(s) else plan.examples for s in oracle.sources),
         more_samples=more,
         near_stationarity=None if near is None else _estimate(near.kind, *near.interval(risk)),
@@ -177,16 +220,18 @@ def _by_name(
     }
 
 
-def _curvature(
-    problem: Problem, oracle: Oracle, x: Float[Array, " n"], start: Float[Array, " n"], estimates: _Estimates
-) -> Curvature:
-    """The predicted decrease at x: its residual is known, its curvature is measured on the sample of records."""
+def _curvatures(
+    problem: Problem,
+    oracle: Oracle,
+    points: Float[np.ndarray, "points n"],
+    start: Float[Array, " n"],
+    estimates: list[_Estimates],
+) -> list[Curvature]:
+    """The predicted decrease at each point: its residual is known, its curvature is measured on the sample of records."""
     sampled, sample = evaluation_data(oracle)
-    multipliers = oracle.rows.from_raw(jnp.asarray(estimates.multipliers))
-    program = programs_for(problem, oracle).curvature
-    return jax.device_get(
-        program(sampled.leaves(), x, start, estimates.residual, estimates.gradient_norm, multipliers, sample)
-    )
+    known = zip(*((e.residual, e.gradient_norm, e.multipliers) for e in estimates), strict=True)
+    program = programs_for(problem, oracle).curvatures
+    return program((sampled.leaves(), sample), start, points, *map(np.stack, known))
 
 
 class _Estimates(NamedTuple):

@@ -5,6 +5,7 @@ Data and all other numbers are arguments of a program; functions are closed over
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,11 +15,12 @@ from jaxtyping import Array, Float
 from ..oracles.oracle import Oracle, Sample
 from ..problems.problem import Problem, cached_on_problem
 from .evaluation import Evaluation, evaluate
-from .gap import curvature_at
+from .gap import Curvature, curvature_at
 
-GROUP_SIZE, MAX_GROUP_ROWS, MAX_GROUP_NUMBERS = 8, 64, 2**18
-"""Points evaluated at once, in one pass over the data. Points are evaluated one at a time if there are more constraint values
-(LAPACK's own threads slow down several factorizations at once) or if gradient and Jacobian have more numbers."""
+GROUP_SIZES, MAX_GROUP_ROWS, MAX_GROUP_NUMBERS = (1, 8, 64), 64, 2**18
+"""Points evaluated at once, in one pass over the data: the last group is padded to one of these sizes. Points are evaluated one
+at a time if there are more constraint values (LAPACK's own threads slow down several factorizations at once) or if gradient and
+Jacobian have more numbers."""
 
 
 class Programs:
@@ -33,13 +35,14 @@ class Programs:
             oracle = jax.tree.unflatten(structure, leaves)
             return jax.vmap(lambda x, shift: evaluate(oracle, x, shift, *rest))(points, shifts)
 
+        def curvatures(leaves: list[Array], start: Float[Array, " n"], sample: Sample, *points: Any) -> Curvature:
+            oracle = jax.tree.unflatten(structure, leaves)
+            return jax.vmap(lambda *point: curvature_at(oracle, start, sample, *point))(*points)
+
         rows, columns = original.rows.raw_size, original.parameters.size
         small = rows <= MAX_GROUP_ROWS and (1 + rows) * columns <= MAX_GROUP_NUMBERS
-        self._group_size, self._raw_size = GROUP_SIZE if small else 1, rows
-        self._evaluate = jax.jit(evaluate_points)
-        self.curvature = jax.jit(
-            lambda leaves, *point_and_sample: curvature_at(jax.tree.unflatten(structure, leaves), *point_and_sample)
-        )
+        self._sizes, self._raw_size = GROUP_SIZES if small else GROUP_SIZES[:1], rows
+        self._evaluate, self._curvatures = jax.jit(evaluate_points), jax.jit(curvatures)
 
     def evaluate(
         self,
@@ -49,7 +52,7 @@ class Programs:
         products: int,
         shifts: Float[np.ndarray, "points 1+raw"] | None = None,
     ) -> list[Evaluation]:
-        """Evaluate each point; the last group is padded, so that one program evaluates all groups.
+        """Evaluate each point.
 
         Args:
             data: the numbers of the oracle, and the sample.
@@ -58,16 +61,35 @@ class Programs:
             products: see `evaluate`.
             shifts: added to the objective and the raw values of each point; None: nothing.
         """
-        (leaves, sample), found, count = data, [], self._group_size
+        leaves, sample = data
         if shifts is None:
             shifts = np.zeros((len(points), 1 + self._raw_size), points.dtype)
-        for first in range(0, len(points), count):
-            group, moved = (a[first : first + count] for a in (points, shifts))
-            filling = [(0, count - len(group)), (0, 0)]
-            padded, moved = (np.pad(a, filling, mode="edge") for a in (group, moved))
-            columns = jax.device_get(self._evaluate(leaves, padded, moved, start, sample, np.int32(products)))
-            found += [jax.tree.map(lambda column, i=i: column[i], columns) for i in range(len(group))]
-        return found
+        return over_groups(
+            lambda *group: self._evaluate(leaves, *group, start, sample, np.int32(products)),
+            self._sizes[-2:],  # one program for the few points of a single run
+            points,
+            shifts,
+        )
+
+    def curvatures(
+        self, data: tuple[list[Array], Sample], start: Float[Array, " n"], *points: np.ndarray
+    ) -> list[Curvature]:
+        """The predicted decrease at each point; `points` are what `curvature_at` takes of each, one array for each argument."""
+        leaves, sample = data
+        return over_groups(lambda *group: self._curvatures(leaves, start, sample, *group), self._sizes, *points)
+
+
+def over_groups(program: Callable[..., Any], sizes: tuple[int, ...], *columns: np.ndarray) -> list[Any]:
+    """What the program gives for each row of the columns; it takes groups of rows of one of these sizes."""
+    count, found = len(columns[0]), []
+    size = next((size for size in sizes if count <= size), sizes[-1])
+    for first in range(0, count, size):
+        groups = [column[first : first + size] for column in columns]
+        rows = len(groups[0])
+        padded = [np.concatenate([group, np.repeat(group[-1:], size - rows, axis=0)]) for group in groups]
+        answer = jax.device_get(program(*padded))
+        found += [jax.tree.map(lambda column, i=i: column[i], answer) for i in range(rows)]
+    return found
 
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:

@@ -106,18 +106,35 @@ def _row_norms(jacobian: Linear, lengths: Float[Array, " n"]) -> Float[Array, " 
     return jnp.sqrt(row_squares(scaled, lengths, jax.random.key(0)))
 
 
-def constraint_scales(problem: Problem, oracle: Oracle, found: Sizes) -> Float[np.ndarray, " raw"]:
-    """Return the scale of each raw value: the user's, or the estimate; 1 if that is 0."""
-    low, high = bounds(problem.constraints, [term.shape for term in oracle.constraints])
-    width = np.where(np.isfinite(low) & np.isfinite(high), high - low, 0.0)
-    size = np.max([np.where(np.isfinite(end), np.abs(end), 0.0) for end in (low, high)], axis=0)
-    bound, spread = np.maximum(size, width), np.asarray(found.spread, float)[1:]
-    estimated = np.maximum(spread, np.where(bound > 0, bound, np.asarray(found.rows, float)))
-    scales = np.where((estimated > 0) & np.isfinite(estimated), estimated, 1.0)
-    for constraint, entries in zip(problem.constraints, oracle.slices().values(), strict=True):
-        if constraint.scale is not None:
-            scales[entries] = constraint.scale
-    return scales
+class ConstraintScales(NamedTuple):
+    """The rule for the scale of each raw value, at any point.
+
+    Attributes:
+        bound: the largest finite bound, or the distance between the bounds; 0 if they are all 0.
+        given: the user's scale; NaN: it is estimated.
+    """
+
+    bound: Float[np.ndarray, " raw"]
+    given: Float[np.ndarray, " raw"]
+
+    @classmethod
+    def of(cls, problem: Problem, oracle: Oracle) -> ConstraintScales:
+        """Return the rule of a problem."""
+        low, high = bounds(problem.constraints, [term.shape for term in oracle.constraints])
+        width = np.where(np.isfinite(low) & np.isfinite(high), high - low, 0.0)
+        size = np.max([np.where(np.isfinite(end), np.abs(end), 0.0) for end in (low, high)], axis=0)
+        given = np.full(low.size, np.nan)
+        for constraint, entries in zip(problem.constraints, oracle.slices().values(), strict=True):
+            if constraint.scale is not None:
+                given[entries] = constraint.scale
+        return cls(np.maximum(size, width), given)
+
+    def at(self, found: Sizes) -> Float[np.ndarray, " raw"]:
+        """Return the scales at a point: the user's, or the estimates; 1 if those are 0."""
+        spread, rows = np.asarray(found.spread, float)[1:], np.asarray(found.rows, float)
+        estimated = np.maximum(spread, np.where(self.bound > 0, self.bound, rows))
+        usable = np.where((estimated > 0) & np.isfinite(estimated), estimated, 1.0)
+        return np.where(np.isnan(self.given), usable, self.given)
 
 
 def objective_scale(objective: Any, found: Sizes) -> float:

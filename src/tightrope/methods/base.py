@@ -174,6 +174,6 @@ def constants(given: Method, used: Method) -> dict[str, float]:
         before, after = getattr(given, spec.name), getattr(used, spec.name)
         if isinstance(before, Method):
             found |= {f"{spec.name}.{name}": value for name, value in constants(before, after).items()}
-        elif before is None and eqx.is_array(after):
+        elif before is None and eqx.is_inexact_array_like(after):
             found[spec.name] = float(after)
     return found

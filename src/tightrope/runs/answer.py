@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -14,14 +15,14 @@ from jaxtyping import Float
 from ..certificates.certificate import Certificate
 from ..certificates.choosing import Candidate, choose_by_samples, choose_candidate
 from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, evaluation_data
-from ..certificates.judging import Options, by_constraint, certify_point, evaluate_exactly, on_data, passed_in_full
+from ..certificates.judging import Options, by_constraint, certify_points, evaluate_exactly, on_data, passed_in_full
 from ..certificates.programs import programs_for
 from ..certificates.restoration import can_be_reduced
+from ..certificates.scales import ConstraintScales
 from ..methods.base import Info, Method, constants
 from ..oracles.build import oracle_for
 from ..problems.data import Source
 from .fitting import Fitted
-from .loop import one_lane, one_method
 from .options import Stop, missing
 from .recording import Recorder, by_lane, by_seed
 from .result import History, Result, Status
@@ -50,17 +51,33 @@ class Candidates:
     weights: Float[np.ndarray, " raw"]
     first_objective: float
 
-    def certified(self, fitted: Fitted, options: Options) -> tuple[str, np.ndarray, Certificate]:
-        """The name of the best point, the point, and its certificate."""
-        problem, oracle, start = fitted.problem, fitted.original, fitted.parameters.start
-        if self.exact:
-            listed = [Candidate.of(problem, oracle, evaluation) for evaluation in self.samples[0]]
-            chosen = choose_candidate(listed, self.weights, options.tolerance, self.first_objective)
-        else:
-            chosen = choose_by_samples(problem, oracle, self.samples, self.weights)
-        name, x = list(self.points.items())[chosen]
-        exact = self.samples[0][chosen] if self.exact else None
-        return name, x, certify_point(problem, oracle, jnp.asarray(x), start, options, exact=exact)
+    def best(self, fitted: Fitted, tolerance: float) -> int:
+        """The place of the best point."""
+        if not self.exact:
+            return choose_by_samples(fitted.problem, fitted.original, self.samples, self.weights)
+        scales = ConstraintScales.of(fitted.problem, fitted.original)
+        listed = [Candidate.of(scales, evaluation) for evaluation in self.samples[0]]
+        return choose_candidate(listed, self.weights, tolerance, self.first_objective)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The point that a run answers with, its name, and its certificate."""
+
+    name: str
+    x: Float[np.ndarray, " n"]
+    certificate: Certificate
+
+
+def certified(fitted: Fitted, lanes: list[Candidates], options: list[Options]) -> list[Chosen]:
+    """The best of the candidates of each lane, certified."""
+    places = [lane.best(fitted, one.tolerance) for lane, one in zip(lanes, options, strict=True)]
+    picked = list(zip(lanes, places, strict=True))
+    names, points = zip(*(list(lane.points.items())[place] for lane, place in picked), strict=True)
+    exact = [lane.samples[0][place] for lane, place in picked] if lanes[0].exact else None
+    start = fitted.parameters.start
+    certificates = certify_points(fitted.problem, fitted.original, np.stack(points), start, options, exact=exact)
+    return [Chosen(*one) for one in zip(names, points, certificates, strict=True)]
 
 
 def answers(
@@ -82,9 +99,10 @@ def answers(
         del points["last"]
     evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds, attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
+    finite = np.reshape(run.carry.finite, -1)
     confidence = 1.0 - 0.05 / (attempt * (attempt + 1) if attempt else 1)
-    results = []
-    for lane, seed in enumerate(run.seeds):
+    lanes, endings = [], []
+    for lane in range(len(run.seeds)):
         weights = recorder.weights[lane]
         if own[lane] is not None and fitted.original.large_jacobian:  # those of records come from few products
             weights = np.maximum(weights, np.abs(own[lane]))
@@ -97,9 +115,9 @@ def answers(
             weights,
             recorder.first_objectives[lane],
         )
-        finite = bool(np.reshape(run.carry.finite, -1)[lane if run.lanes else 0])
+        lanes.append(candidates)
         ending = Ending(
-            status if finite or not run.lanes else "diverged",
+            status if finite[lane] or not run.lanes else "diverged",
             notes,
             steps=run.step,
             seconds=run.seconds,
@@ -108,10 +126,18 @@ def answers(
             unbounded=recorder.unbounded[lane],
             multipliers=own[lane],
         )
-        of_lane, number = (one_lane(state, lane), lane) if run.lanes else (state, None)
-        options = Options(stop.violation, confidence, seed, attempt=attempt)
-        results.append(_result(fitted, candidates, of_lane, ending, (stop, options), number))
-    return results
+        endings.append(ending)
+    options = [Options(stop.violation, confidence, seed, attempt=attempt) for seed in run.seeds]
+    chosen = certified(fitted, lanes, options)
+    asked, *ended = jax.device_get((fitted.method, state.method, state.state))
+
+    def of(lane: int, tree: Any) -> Any:
+        return jax.tree.map(lambda a: a[lane], tree) if run.lanes else tree
+
+    return [
+        _result(fitted, one, of(lane, asked), of(lane, ended), ending, (stop, seed))
+        for lane, (one, ending, seed) in enumerate(zip(chosen, endings, run.seeds, strict=True))
+    ]
 
 
 def evaluate_candidates(
@@ -154,7 +180,8 @@ def stepper_answer(fitted: Fitted, state: StepperState, data: Source | None, sto
     candidates = Candidates(points, samples, exact, weights, float(evaluated[0][0][0].objective))
     own = None if multipliers is None else np.asarray(fitted.oracle.rows.to_raw(multipliers))
     ending = Ending("budget", [], steps=int(state.k), multipliers=own)
-    return _result(fitted, candidates, state, ending, (stop, Options(stop.violation, 0.95, 0)))
+    (chosen,) = certified(fitted, [candidates], [Options(stop.violation, 0.95, 0)])
+    return _result(fitted, chosen, fitted.method, [state.method, state.state], ending, (stop, 0))
 
 
 @dataclass(frozen=True)
@@ -172,32 +199,26 @@ class Ending:
 
 
 def _result(
-    fitted: Fitted,
-    candidates: Candidates,
-    state: StepperState,
-    ending: Ending,
-    judged_by: tuple[Stop, Options],
-    lane: int | None = None,
+    fitted: Fitted, chosen: Chosen, asked: Method, ended: list[Any], ending: Ending, judged_by: tuple[Stop, int]
 ) -> Result:
-    problem, original, method, (stop, options) = fitted.problem, fitted.original, state.method, judged_by
-    output, x, certificate = candidates.certified(fitted, options)
+    """The Result of one run; `asked` is the method as the user gave it, `ended` with its constants, and its last state."""
+    (method, state), (stop, seed), x, certificate = ended, judged_by, chosen.x, chosen.certificate
     lacking = ["the objective is unbounded"] if ending.unbounded else missing(stop, certificate)
-    found = _found(method.termination(state.state), certificate, not lacking, ending.unbounded)
+    found = _found(method.termination(state), certificate, not lacking, ending.unbounded)
     notes = list(ending.notes)
     if found == "infeasible" and _not_least_violated(fitted, x):
         found = None
         notes.append(
             "the method's test says infeasible, but there are points with a far smaller violation: try another x0"
         )
-    own = ending.multipliers if output == "method" else None
-    note, asked = method.note(state.state), fitted.method if lane is None else one_method(fitted.method, lane)
+    own, note = ending.multipliers if chosen.name == "method" else None, method.note(state)
     why = explain(ending.status, found, ending.steps, lacking, method)
     return Result(
         x=fitted.parameters.unravel(jnp.asarray(x)),
         objective=certificate.objective.value,
         violation=certificate.largest_violation.value,
         stationarity=certificate.stationarity.value,
-        multipliers=certificate.multipliers if own is None else by_constraint(problem, original, own),
+        multipliers=certificate.multipliers if own is None else by_constraint(fitted.problem, fitted.original, own),
         success=not lacking,
         status=found if ending.status == "budget" and found is not None else ending.status,
         message="; ".join([why, *notes, *([note] if note else [])]) + ".",
@@ -208,10 +229,10 @@ def _result(
         history=ending.history,
         certificate=certificate,
         method=fitted.name,
-        output=output,
+        output=chosen.name,
         constants=constants(asked, method),
         settings=_settings(method),
-        seed=options.seed,
+        seed=seed,
     )
 
 
@@ -257,7 +278,7 @@ def explain(ended: Status, found: str | None, steps: int, lacking: list[str], me
 def _settings(method: Method) -> dict[str, Any]:
     """The hyperparameters that were used: numbers and choices."""
     values = {spec.name: getattr(method, spec.name) for spec in fields(method)}  # pyright: ignore[reportArgumentType]
-    numbers = {name: float(value) for name, value in values.items() if eqx.is_array(value)}
+    numbers = {name: float(value) for name, value in values.items() if eqx.is_inexact_array_like(value)}
     for name, inner in values.items():
         if isinstance(inner, Method):
             numbers |= {f"{name}.{key}": value for key, value in _settings(inner).items()}

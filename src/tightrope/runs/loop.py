@@ -106,12 +106,6 @@ def one_method(methods: Method, lane: int) -> Method:
     return jax.tree.map(lambda a: a[lane], methods)
 
 
-def one_lane(run: StepperState, lane: int) -> StepperState:
-    """The state of one lane."""
-    state, average, key = jax.tree.map(lambda a: a[lane], (run.state, run.average, run.key))
-    return replace(run, method=one_method(run.method, lane), state=state, average=average, key=key)
-
-
 def _goes_on(carry: Carry, end: Int[Array, ""]) -> Bool[Array, ""]:
     return (carry.run.k < end) & (jnp.any(carry.finite) if carry.finite.ndim else carry.finite)
 

@@ -21,7 +21,7 @@ from ..certificates.evaluation import (
 )
 from ..certificates.judging import evaluate_exactly, passed_in_full
 from ..certificates.programs import programs_for
-from ..certificates.scales import objective_scale
+from ..certificates.scales import ConstraintScales, objective_scale
 from ..problems.data import Dataset
 from ..problems.model_state import call
 from .fitting import Fitted
@@ -81,6 +81,7 @@ class Recorder:
         self._seeds = seeds[:1] * lanes if all(map(passed_in_full, fitted.original.sources)) else seeds
         size, dtype = fitted.original.rows.raw_size, fitted.parameters.dtype
         self._slices = fitted.original.slices()
+        self._scale_rule = ConstraintScales.of(fitted.problem, fitted.original)
         self.histories: list[dict[str, list[float]]] = [{} for _ in range(lanes)]
         self.best = np.tile(np.asarray(fitted.parameters.start), (lanes, 1))
         self._best = [Candidate(np.inf, np.zeros(size, dtype), np.zeros(size), np.inf)] * lanes
@@ -166,8 +167,9 @@ class Recorder:
         return self._samples[seed]
 
     def _record_lane(self, point: RecordPoint, lane: int, iterate: Evaluation, average: Evaluation) -> dict[str, Any]:
-        self._note_rest(lane, iterate)
-        self.last[lane:] = [(self._compare(lane, iterate, point.x), self._compare(lane, average, point.average))]
+        now = self._compare(lane, iterate, point.x)
+        self._note_rest(lane, iterate, now.relative)
+        self.last[lane:] = [(now, self._compare(lane, average, point.average))]
         if not self.unbounded[lane] and self._falls_without_bound(lane, iterate, point.x[lane]):
             self.unbounded[lane], self.best[lane] = True, point.x[lane]
         row = self._row(point, lane, iterate) | self._metrics(point, lane)
@@ -177,7 +179,7 @@ class Recorder:
 
     def _compare(self, lane: int, evaluation: Evaluation, points: Float[np.ndarray, "lanes n"]) -> Candidate:
         """Keep the point if it is better than the best so far, by the largest multipliers so far."""
-        candidate = Candidate.of(self._fitted.problem, self._fitted.original, evaluation)
+        candidate = Candidate.of(self._scale_rule, evaluation)
         weights = self.weights[lane] = np.maximum(self.weights[lane], np.abs(evaluation.multipliers))
         scales = self._scales[lane] = np.maximum(self._scales[lane], candidate.scales)
         gross = GROSS_VIOLATION * scales
@@ -205,15 +207,14 @@ class Recorder:
         unit = max(abs(first), growth * self._first_gradients[lane] * self._lengths[lane])
         return fall > UNBOUNDED_FALL * unit and gradient * distance > UNBOUNDED_SLOPE * fall
 
-    def _note_rest(self, lane: int, now: Evaluation) -> None:
+    def _note_rest(self, lane: int, now: Evaluation, violation: float) -> None:
         """Count the records at which nothing changes but by rounding; only where records know all data."""
         before, eps = self.histories[lane].get("objective", []), float(np.finfo(self._fitted.parameters.dtype).eps)
         if not before or not all(map(passed_in_full, self._fitted.original.sources)):
             return
         change = abs(float(now.objective) - before[-1])
-        relative = Candidate.of(self._fitted.problem, self._fitted.original, now).relative
         calm = change <= REST_CHANGE * eps * objective_scale(now.objective, now.sizes)
-        self.resting[lane] = self.resting[lane] + 1 if calm and relative <= REST_VIOLATION * eps else 0
+        self.resting[lane] = self.resting[lane] + 1 if calm and violation <= REST_VIOLATION * eps else 0
 
     def _row(self, point: RecordPoint, lane: int, evaluation: Evaluation) -> dict[str, float]:
         samples, source = point.calls[lane]["samples"], self._fitted.problem.data
