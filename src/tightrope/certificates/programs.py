@@ -17,10 +17,12 @@ from ..problems.problem import Problem, cached_on_problem
 from .evaluation import Evaluation, evaluate
 from .gap import Curvature, curvature_at
 
-GROUP_SIZES, MAX_GROUP_ROWS, MAX_GROUP_NUMBERS = (1, 8, 64), 64, 2**18
-"""Points evaluated at once, in one pass over the data: the last group is padded to one of these sizes. Points are evaluated one
-at a time if there are more constraint values (LAPACK's own threads slow down several factorizations at once) or if gradient and
-Jacobian have more numbers."""
+GROUP_SIZE, LARGE_GROUP = 8, 64
+"""Points evaluated at once, in one pass over the data: large groups for more points than they hold. The last one is padded."""
+MAX_GROUP_ROWS, MAX_GROUP_NUMBERS, MAX_LARGE_NUMBERS = 64, 2**18, 2**12
+"""Points are evaluated one at a time if there are more constraint values (LAPACK's own threads slow down several factorizations
+at once) or if gradient and Jacobian have more numbers, and never in large groups if they have more than the last: what
+functions need on the way takes memory too, and grows with the parameters."""
 
 
 class Programs:
@@ -40,8 +42,9 @@ class Programs:
             return jax.vmap(lambda *point: curvature_at(oracle, start, sample, *point))(*points)
 
         rows, columns = original.rows.raw_size, original.parameters.size
-        small = rows <= MAX_GROUP_ROWS and (1 + rows) * columns <= MAX_GROUP_NUMBERS
-        self._sizes, self._raw_size = GROUP_SIZES if small else GROUP_SIZES[:1], rows
+        numbers = (1 + rows) * columns if rows <= MAX_GROUP_ROWS else np.inf
+        self._raw_size, self._large = rows, numbers <= MAX_LARGE_NUMBERS
+        self._group = GROUP_SIZE if numbers <= MAX_GROUP_NUMBERS else 1
         self._evaluate, self._curvatures = jax.jit(evaluate_points), jax.jit(curvatures)
 
     def evaluate(
@@ -66,7 +69,7 @@ class Programs:
             shifts = np.zeros((len(points), 1 + self._raw_size), points.dtype)
         return over_groups(
             lambda *group: self._evaluate(leaves, *group, start, sample, np.int32(products)),
-            self._sizes[-2:],  # one program for the few points of a single run
+            LARGE_GROUP if self._large and len(points) > LARGE_GROUP else self._group,
             points,
             shifts,
         )
@@ -75,15 +78,15 @@ class Programs:
         self, data: tuple[list[Array], Sample], start: Float[Array, " n"], *points: np.ndarray
     ) -> list[Curvature]:
         """The predicted decrease at each point; `points` are what `curvature_at` takes of each, one array for each argument."""
-        leaves, sample = data
-        return over_groups(lambda *group: self._curvatures(leaves, start, sample, *group), self._sizes, *points)
+        (leaves, sample), lanes = data, len(points[0])
+        size = 1 if lanes == 1 or not self._large else GROUP_SIZE if lanes <= GROUP_SIZE else LARGE_GROUP
+        return over_groups(lambda *group: self._curvatures(leaves, start, sample, *group), size, *points)
 
 
-def over_groups(program: Callable[..., Any], sizes: tuple[int, ...], *columns: np.ndarray) -> list[Any]:
-    """What the program gives for each row of the columns; it takes groups of rows of one of these sizes."""
-    count, found = len(columns[0]), []
-    size = next((size for size in sizes if count <= size), sizes[-1])
-    for first in range(0, count, size):
+def over_groups(program: Callable[..., Any], size: int, *columns: np.ndarray) -> list[Any]:
+    """What the program gives for each row of the columns; it takes groups of this many rows."""
+    found = []
+    for first in range(0, len(columns[0]), size):
         groups = [column[first : first + size] for column in columns]
         rows = len(groups[0])
         padded = [np.concatenate([group, np.repeat(group[-1:], size - rows, axis=0)]) for group in groups]
