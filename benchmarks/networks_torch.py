@@ -4,7 +4,7 @@ Weights at the start, data, bounds and the number of examples per step are those
 batches are gathered from indices drawn before the clock starts; no data loader is timed. On a GPU, PyTorch may use TF32, as
 JAX does, and Adam is fused. On a CPU, PyTorch uses one thread. The problems in PyTorch are compared with ours at the start.
 
-- steps: microseconds per step on the convolutional network with ten constraints, at two batch sizes, in alternating rounds.
+- steps: microseconds per step at two batch sizes, in alternating rounds; of the convolutional network unless told otherwise.
   PyTorch's Adam on the objective alone (eager; with torch.compile; as one CUDA graph), Adam with multipliers by hand (eager; as
   one CUDA graph), Cooper (simultaneous, and dual first), and AdaptiveLagrangian: `result.seconds` over the steps, with its
   restoration at the end. What cannot be run is skipped with a line.
@@ -18,7 +18,7 @@ Needs PyTorch, and cooper-optim for what is Cooper's (pip install cooper-optim==
 (TIGHTROPE_DATA).
 
 Run: python benchmarks/networks_torch.py [steps] [answers] [--problems NAME ...] [--seeds 3] [--quick] [--out FILE]
-Other rows of the file are kept.
+Other rows of the file are kept. The convolutional network is for GPUs: on CPUs, XLA takes minutes to evaluate its Jacobian.
 """
 
 from __future__ import annotations
@@ -317,37 +317,37 @@ def drawn(case: TorchCase, steps: int, batch: int, seed: int) -> torch.Tensor:
     return torch.randint(case.examples, (steps, batch), generator=generator, device=DEVICE)
 
 
-def step_times(case: TorchCase, batch: int, steps: int, rounds: int) -> dict[str, Any]:
+def step_times(name: str, case: TorchCase, batch: int, steps: int, rounds: int) -> dict[str, Any]:
     """Microseconds per step: medians, and ratios to ours with their spread."""
     assert isinstance(case.problem.data, tr.Dataset)
     problem, ready = with_data(case.problem, tr.Dataset(case.problem.data.arrays, batch)), {}
-    for name, make in runs_of_steps(case, batch).items():
+    for peer, make in runs_of_steps(case, batch).items():
         try:
-            ready[name] = make()
-            timed(ready[name], drawn(case, 5, batch, 0))
+            ready[peer] = make()
+            timed(ready[peer], drawn(case, 5, batch, 0))
         except Exception as error:  # a peer that is missing or does not work here must not end the others
-            ready.pop(name, None)
-            print(f"{name} is skipped: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            ready.pop(peer, None)
+            print(f"{peer} is skipped: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
     times: dict[str, list[float]] = {name: [] for name in [*ready, "ours"]}
     for turn in range(rounds + 1):
-        for name, run in ready.items():
-            times[name].append(1e6 * timed(run, drawn(case, steps, batch, turn)) / steps)
+        for peer, run in ready.items():
+            times[peer].append(1e6 * timed(run, drawn(case, steps, batch, turn)) / steps)
         result = tr.solve(problem, case.start, METHOD, steps=steps, seed=turn, record=steps, progress=False)
         times["ours"].append(1e6 * result.seconds / steps)
-    warm = {name: np.array(measured[1:]) for name, measured in times.items()}
-    row: dict[str, Any] = {"section": "steps", "case": f"{CONVOLUTION}, batch {batch}, {DEVICE}", "steps": steps}
-    row["microseconds"] = {name: float(np.median(measured)) for name, measured in warm.items()}
+    warm = {peer: np.array(measured[1:]) for peer, measured in times.items()}
+    row: dict[str, Any] = {"section": "steps", "case": f"{name}, batch {batch}, {DEVICE}", "steps": steps}
+    row["microseconds"] = {peer: float(np.median(measured)) for peer, measured in warm.items()}
     row["ratios to ours"] = {
-        name: {
+        peer: {
             "median": float(np.median(measured / warm["ours"])),
             "least": float(np.min(measured / warm["ours"])),
             "largest": float(np.max(measured / warm["ours"])),
         }
-        for name, measured in warm.items()
+        for peer, measured in warm.items()
     }
-    for name, measured in row["microseconds"].items():
+    for peer, measured in row["microseconds"].items():
         print(
-            f"{row['case']}: {name} {measured:.1f} µs, {row['ratios to ours'][name]['median']:.2f} of ours", flush=True
+            f"{row['case']}: {peer} {measured:.1f} µs, {row['ratios to ours'][peer]['median']:.2f} of ours", flush=True
         )
     return row
 
@@ -461,20 +461,19 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    count, rounds, examples = (20, 2, 1000) if options.quick else (1000, 7, None)
+    count, rounds, examples = (20, 2, 128) if options.quick else (1000, 7, None)
     grid = list(product(options.rates, options.dual_rates))
     if options.quick:
         options.seeds, grid = 1, grid[:2]
     began = time.perf_counter()
     print(f"{DEVICE}, {versions()}, jax {jax.__version__} on {jax.devices()[0].device_kind}", flush=True)
-    if "steps" in options.sections:
-        case = case_of(CONVOLUTION, examples)
-        for batch in options.batches:
-            networks.write(step_times(case, batch, count, rounds) | versions(), options.out)
-            print(f"{time.perf_counter() - began:.0f} s", flush=True)
-    if "answers" in options.sections:
-        for name in options.problems:
-            case = case_of(name, examples)
+    for name in options.problems:
+        case = case_of(name, examples)
+        if "steps" in options.sections:
+            for batch in options.batches:
+                networks.write(step_times(name, case, batch, count, rounds) | versions(), options.out)
+                print(f"{time.perf_counter() - began:.0f} s", flush=True)
+        if "answers" in options.sections:
             for row in answers(name, case, options.epochs, options.seeds, grid):
                 networks.write(row | versions(), options.out)
             print(f"{time.perf_counter() - began:.0f} s", flush=True)

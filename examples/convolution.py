@@ -18,7 +18,7 @@ import tightrope as tr
 STEPS, BATCH_SIZE, BOUND = 400, 64, 0.4
 
 
-def generated(examples: int = 4000, size: int = 14) -> tuple[np.ndarray, np.ndarray]:
+def generated(examples: int = 2000, size: int = 14) -> tuple[np.ndarray, np.ndarray]:
     """Images of ten patterns, and the numbers of the patterns."""
     random = np.random.default_rng(0)
     patterns = random.normal(size=(10, size, size))
@@ -28,7 +28,7 @@ def generated(examples: int = 4000, size: int = 14) -> tuple[np.ndarray, np.ndar
     return (images + 2.0 * random.normal(size=images.shape)).astype(np.float32), y.astype(np.int32)
 
 
-def mnist(examples: int = 8000) -> tuple[np.ndarray, np.ndarray]:
+def mnist(examples: int = 4000) -> tuple[np.ndarray, np.ndarray]:
     """Every second pixel of the first images."""
     train = tr.datasets.load("mnist").train
     images = train["x"][:examples].reshape(-1, 28, 28).astype(np.float32)
@@ -41,8 +41,10 @@ share = np.bincount(digits, minlength=10) / len(digits)
 
 
 def convolved(x: Any, kernel: Any) -> Any:
-    layout = ("NHWC", "HWIO", "NHWC")
-    return jax.nn.relu(jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=layout))
+    """A 3×3 convolution of stride 2 as a product with patches: on CPUs its derivatives are faster than XLA's."""
+    size = (x.shape[1] - 1) // 2
+    patches = [x[:, i : i + 2 * size - 1 : 2, j : j + 2 * size - 1 : 2] for i in range(3) for j in range(3)]
+    return jax.nn.relu(jnp.concatenate(patches, axis=-1) @ kernel)
 
 
 def losses(params: Any, batch: Any) -> Any:
@@ -65,9 +67,9 @@ def main() -> None:
     """Solve, and show the loss of each digit."""
     random = np.random.default_rng(1)
     start = {
-        "first": jnp.asarray(random.normal(size=(3, 3, 1, 8)) / 3, jnp.float32),
-        "second": jnp.asarray(random.normal(size=(3, 3, 8, 16)) / np.sqrt(72), jnp.float32),
-        "dense": jnp.asarray(random.normal(size=(256, 10)) / 16, jnp.float32),
+        "first": jnp.asarray(random.normal(size=(9, 8)) / 3, jnp.float32),
+        "second": jnp.asarray(random.normal(size=(72, 16)) / np.sqrt(72), jnp.float32),
+        "dense": jnp.asarray(random.normal(size=(64, 10)) / 8, jnp.float32),
         "shift": jnp.zeros(10),
     }
     problem = tr.Problem(loss, tr.at_most(loss_of_each_digit, BOUND, data=data), data=data)
