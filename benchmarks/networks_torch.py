@@ -21,6 +21,7 @@ Run: python benchmarks/networks_torch.py [steps] [answers] [--problems NAME ...]
 Other rows of the file are kept. The convolutional network is for GPUs: on CPUs, XLA takes minutes to evaluate its Jacobian.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import argparse
