@@ -18,7 +18,7 @@ import tightrope as tr
 STEPS, BATCH_SIZE, BOUND = 400, 64, 0.4
 
 
-def generated(examples: int = 2000, size: int = 14) -> tuple[np.ndarray, np.ndarray]:
+def generated(examples: int = 1000, size: int = 14) -> tuple[np.ndarray, np.ndarray]:
     """Images of ten patterns, and the numbers of the patterns."""
     random = np.random.default_rng(0)
     patterns = random.normal(size=(10, size, size))
@@ -73,7 +73,7 @@ def main() -> None:
         "shift": jnp.zeros(10),
     }
     problem = tr.Problem(loss, tr.at_most(loss_of_each_digit, BOUND, data=data), data=data)
-    result = tr.solve(problem, start, "AdaptiveLagrangian", steps=STEPS)
+    result = tr.solve(problem, start, "AdaptiveLagrangian", steps=STEPS, record=STEPS)
     print(result)
     print("loss of each digit:", np.round(loss_of_each_digit(result.x, data.arrays), 3))
     assert result.certificate.verdict == "feasible"
