@@ -1,5 +1,7 @@
 """Sources of data: a finite data set, an endless sampler, or batches that the user passes to every step.
 
+`Stream`, batches from an iterator, has a file of its own.
+
 A *sample* of a source is a pytree whose leaves share their first axis, with one entry per example. For a `Dataset` it holds
 the indices of the examples (gathered where they are used), a `Span` of consecutive ones, or, as `Given`, the examples
 themselves. For a `Sampler` and for `Batches` a sample is the batch. `examples_in` and `part_of` work on all of them, so that
@@ -106,6 +108,17 @@ class Dataset:
         return f"Dataset({self.size} examples, batch_size={self.batch_size})"
 
 
+class Window(Dataset):
+    """Examples of a stream to evaluate on. It says what they look like; a run has the examples themselves.
+
+    Nothing says that they are independent or typical of what follows, so estimates on them are labeled 'as streamed'.
+    """
+
+    def __init__(self, shapes: PyTree[jax.ShapeDtypeStruct], size: int, batch_size: int):
+        self.size, self.batch_size = size, batch_size
+        self.arrays = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), shapes)
+
+
 class Sampler:
     """Endless data: a function of a random key makes fresh examples.
 
@@ -156,8 +169,11 @@ class Batches:
     """
 
     def __init__(self, like: PyTree[Any]):
-        _check_numbers("Batches", "like", like)
-        self.batch_size = _shared_length("Batches", "like", like)
+        self._keep_shapes("Batches", "like", like)
+
+    def _keep_shapes(self, owner: str, argument: str, like: PyTree[Any]) -> None:
+        _check_numbers(owner, argument, like)
+        self.batch_size = _shared_length(owner, argument, like)
         self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), like)
         self.arrays = ()
 
@@ -182,7 +198,7 @@ def check_source(owner: str, argument: str, data: Any) -> None:
     """A TypeError unless `data` is a source or None."""
     if data is not None and not isinstance(data, Source):
         raise TypeError(
-            f"{owner}: {argument} must be a tightrope.Dataset, Sampler or Batches, got {type(data).__name__}; "
+            f"{owner}: {argument} must be a tightrope.Dataset, Sampler, Stream or Batches, got {type(data).__name__}; "
             "wrap your arrays: tightrope.Dataset(arrays, batch_size=64)"
         )
 

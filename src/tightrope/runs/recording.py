@@ -216,7 +216,8 @@ class Recorder:
         self.resting[lane] = self.resting[lane] + 1 if calm and relative <= REST_VIOLATION * eps else 0
 
     def _row(self, point: RecordPoint, lane: int, evaluation: Evaluation) -> dict[str, float]:
-        samples, source = point.calls[lane]["samples"], self._fitted.problem.data
+        samples, oracle = point.calls[lane]["samples"], self._fitted.oracle
+        source = None if oracle.objective.source is None else oracle.sources[oracle.objective.source]
         violations = {n: largest_violation(evaluation.violations[entries]) for n, entries in self._slices.items()}
         return {
             "step": point.step,
