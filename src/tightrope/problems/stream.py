@@ -55,16 +55,11 @@ class Stream(Batches):
         self._like = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(first)]
         self._names = ["batch" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(first)]
 
-    def open(self, batches: int) -> Iterator[PyTree[Any]]:
+    def _open(self, batches: int) -> Iterator[PyTree[Any]]:
         """An iterator over an epoch, after this many batches."""
         return iter(self.make_iterator(batches) if self._indexed else self.make_iterator())
 
-    @property
-    def indexed(self) -> bool:
-        """Whether iterators begin at any batch."""
-        return self._indexed
-
-    def is_short(self, batch: PyTree[np.ndarray]) -> bool:
+    def _is_short(self, batch: PyTree[np.ndarray]) -> bool:
         """Whether this is a batch with fewer examples than the others."""
         leaves = jax.tree.leaves(batch)
         return (
@@ -73,7 +68,7 @@ class Stream(Batches):
             and all(leaf.ndim and 0 < len(leaf) < self.batch_size for leaf in leaves)
         )
 
-    def check(self, batch: PyTree[np.ndarray], place: int) -> None:
+    def _check(self, batch: PyTree[np.ndarray], place: int) -> None:
         """A ValueError that says what came and what was expected, unless the batch is like the first one."""
         found, leaves = jax.tree.structure(batch), jax.tree.leaves(batch)
         if found != self._structure:
@@ -113,10 +108,10 @@ class Reader:
     def read(self) -> PyTree[np.ndarray]:
         """The next batch."""
         while (batch := self._next_of_epoch()) is _END or (
-            self.stream.is_short(batch) and self._next_of_epoch() is _END
+            self.stream._is_short(batch) and self._next_of_epoch() is _END
         ):
             self._end_epoch()
-        self.stream.check(batch, self.batches + 1)
+        self.stream._check(batch, self.batches + 1)
         self.batches, self._in_epoch = self.batches + 1, self._in_epoch + 1
         return batch
 
@@ -127,7 +122,7 @@ class Reader:
 
     def jump(self, to: Position) -> bool:
         """Go to a position without reading what lies before it; False if the stream cannot."""
-        if self.stream.indexed:
+        if self.stream._indexed:
             self._iterator = None
         elif to.state is not None and (iterator := self._iterator_of(to.epoch)) is not None:
             _set_state(iterator, to.state)
@@ -139,12 +134,12 @@ class Reader:
     def _iterator_of(self, epoch: int) -> Any:
         """An iterator of this epoch whose state can be set; None if it cannot."""
         for _ in range(epoch - self.epoch + (self._iterator is None)):
-            self._iterator = self.stream.open(self.batches)
+            self._iterator = self.stream._open(self.batches)
         return self._iterator if hasattr(self._iterator, "set_state") else None
 
     def _next_of_epoch(self) -> Any:
         if self._iterator is None:
-            self._iterator = self.stream.open(self.batches)
+            self._iterator = self.stream._open(self.batches)
         batch = next(self._iterator, _END)
         return batch if batch is _END else as_numpy(batch)
 
@@ -168,7 +163,7 @@ def _first_batch(stream: Stream) -> PyTree[np.ndarray]:
 
     def read() -> None:
         try:
-            found.append(next(stream.open(0), _END))
+            found.append(next(stream._open(0), _END))
         except Exception as error:
             found.append(error)
 

@@ -1,7 +1,7 @@
 """Feeds a run with the batches of its streams: a thread reads them ahead of the steps and sends them to the device in blocks.
 
 Batch k of a stream is for step k. A block holds the batches of as many steps as fit in `BLOCK_BYTES`; one that is not full is
-handed over too if the run would have to wait for the rest. While the steps of a block are taken, the next one lies on the device
+handed over too if the run would have to wait for the rest. While the steps of a block are taken, the next lies on the device
 and a third is being filled, so the run waits only for a stream that is slower than its steps.
 """
 
@@ -94,7 +94,7 @@ class Block:
 
     def send(self) -> Block:
         """Copy the batches to the device."""
-        self.fed = Fed(np.int32(self.first), jax.device_put(self._buffers))
+        self.fed = Fed(*jax.device_put((np.int32(self.first), self._buffers)))
         self._buffers = ()
         return self
 
@@ -118,7 +118,7 @@ class Feed:
         self.failure: Exception | None = None
         self.waited, self.read_again = 0.0, 0
         size = sum(_bytes(stream) for stream in streams)
-        self._room = max(1, min(BLOCK_STEPS, BLOCK_BYTES // size, steps))
+        self._room = max(1, min(BLOCK_STEPS, BLOCK_BYTES // size))
         self._kept: list[tuple[Batches, Positions]] = []
         self._current: Block | None = None
         self._filling: Block | None = None
@@ -150,8 +150,7 @@ class Feed:
             while not (self._opened or self._ended or self._hangs()):
                 self._changed.wait(GATHER_SECONDS)
         if not self._kept:
-            error = self._error or self.failure
-            raise ValueError(f"the stream gave no first batch ({_described(error)})") from error
+            raise ValueError(f"the stream gave no first batch ({_described(self._error)})") from self._error
         return self._kept[0][0]
 
     def windows(self) -> list[tuple[Window, PyTree[np.ndarray]]]:
@@ -168,11 +167,13 @@ class Feed:
             if self._start is None:
                 self._start = step, self._beginning()
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ready or self._ended, GATHER_SECONDS)
-            block = self._take()
+            block = self._of_kept(step)
+            if block is None:
+                self._changed.wait_for(lambda: self._ready or self._ended, GATHER_SECONDS)
+                block = self._take()
+                self._changed.notify_all()
             if block is None and (self._ended or self._hangs()):
-                self.failure = self._error or self.failure
-            self._changed.notify_all()
+                self.failure = self._error
         self.waited += time.perf_counter() - began
         if block is not None:
             self._current = block if block.fed is not None else block.send()
@@ -219,39 +220,33 @@ class Feed:
                         self._filling.add(batches, positions)
                     self._hand_over_if_full()
             except Exception as error:  # whatever the user's iterator raises ends the stream, and the run says so
-                self._error = error
+                self._error = self._error or error
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
 
     def _batches(self) -> Iterator[tuple[Batches, Positions]]:
-        """The batches of every step, from the first one of the run; those that were kept for evaluation are not read twice."""
+        """The batches of every step of the run, without those that are kept."""
         readers = [Reader(stream) for stream in self._streams]
-        failed = self._keep_first(readers)
+        for _ in range(self._count_kept()):
+            batch = self._read(readers)
+            if self._closed:
+                return
+            self._kept.append(batch)
         with self._changed:
             self._opened = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._start is not None or self._closed)
-            first, positions = self._start or (self._steps + 1, self._beginning())
-            self._filling = Block(first, self._room, self._streams, positions)
-        yield from self._kept[first - 1 :]
-        if failed is not None:
-            raise failed
-        if first > len(self._kept) + 1:
+        first, positions = self._start or (self._steps + 1, self._beginning())
+        if first > len(self._kept):
             self._go_to(readers, positions)
-        for _ in range(max(first - 1, len(self._kept)), self._steps):
+        else:
+            first, positions = len(self._kept) + 1, self._kept[-1][1]
+        self._filling = Block(first, self._room, self._streams, positions)
+        for _ in range(first, self._steps + 1):
             if self._closed:
                 return
             yield self._read(readers)
-
-    def _keep_first(self, readers: list[Reader]) -> Exception | None:
-        """Keep the first batches; what went wrong is for the step that it concerns."""
-        try:
-            for _ in range(self._count_kept()):
-                self._kept.append(self._read(readers))
-        except Exception as error:
-            return error
-        return None
 
     def _read(self, readers: list[Reader]) -> tuple[Batches, Positions]:
         """The next batch of every stream, as arrays of their own, and where the streams are then."""
@@ -289,6 +284,17 @@ class Feed:
 
     # ------------------------------------------------------------------ parts
 
+    def _of_kept(self, step: int) -> Block | None:
+        """The block of steps whose batches are kept; None if that of this step is not."""
+        kept = self._kept[step - 1 : step - 1 + self._room]
+        if not kept:
+            return None
+        before = self._beginning() if step == 1 else self._kept[step - 2][1]
+        block = Block(step, self._room, self._streams, before)
+        for batches, positions in kept:
+            block.add(batches, positions)
+        return block
+
     def _take(self) -> Block | None:
         """The next block; one that is not full is replaced by an empty one."""
         if self._ready:
@@ -300,12 +306,12 @@ class Feed:
         return block
 
     def _hangs(self) -> bool:
-        """Whether the batch that is being read has taken too long; `failure` says so then."""
+        """Whether the batch that is being read takes too long; the streams have ended then."""
         reading = self._reading
         if reading is None or time.monotonic() - reading[1] <= reading[0].timeout:
             return False
-        self._closed = True
-        self.failure = TimeoutError(
+        self._closed = self._ended = True
+        self._error = TimeoutError(
             f"no batch came within {reading[0].timeout:g} s; give a slow stream more: tightrope.Stream(…, timeout=…)"
         )
         return True
@@ -319,7 +325,7 @@ class Feed:
             min(math.ceil(self._examples / stream.batch_size), WINDOW_BYTES // _bytes(stream))
             for stream in self._streams
         )
-        return max(1, min(max(wanted), self._steps))
+        return max(1, *wanted)
 
     def _window(self, place: int, stream: Stream) -> tuple[Window, PyTree[np.ndarray]]:
         usable = []

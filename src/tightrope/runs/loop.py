@@ -88,8 +88,8 @@ def run_steps(
     """Steps up to number `last`, or up to the first whose iterate is not finite; counts begin at zero.
 
     `numbers` are the last step, and how many steps lie between two records; `fed` has the batches of the steps up to the last
-    one. At each record a snapshot is kept; there is room for `shape.records` of them. With lanes, the carry has a leading axis (but for the step number and the horizon): a
-    run that diverges keeps its last finite state while the others go on.
+    one. At each record a snapshot is kept; there is room for `shape.records` of them. With lanes, the carry has a leading axis
+    (but for the step number and the horizon): a run that diverges keeps its last finite state while the others go on.
     """
     oracle = jax.tree.unflatten(shape.oracle, oracle_leaves)
     carry = carry._replace(counts=jax.tree.map(jnp.zeros_like, carry.counts))

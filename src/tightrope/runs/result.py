@@ -90,8 +90,8 @@ class Result:
             function that returns a scalar, an array for one that returns a vector, even of length 1.
         success: whether x is certified feasible, stationary and near the optimum, at the tolerances of `stop`.
         status: why the run ended: 'converged' (`stop` was met, or the iterates are at rounding level), 'budget',
-            'interrupted', 'diverged' or 'data_error' (a `Stream` failed). If the budget ran out it may also be what the method or the history found:
-            'converged' (the method's own test), 'infeasible' or 'unbounded'.
+            'interrupted', 'diverged' or 'data_error' (a `Stream` failed: see `cause`). If the budget ran out it may also be
+            what the method or the history found: 'converged' (the method's own test), 'infeasible' or 'unbounded'.
         message: the status in words, with what to do next.
         steps: the number of steps taken.
         samples: the number of examples that the method drew.

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 
 from ..methods.base import Info, as_arrays
 from ..problems.probing import check_start
-from .fitting import Fitted
 from .feeding import Feed
+from .fitting import Fitted
 from .loop import NO_STREAMS, Carry, Fed, Snapshots, one_method
 from .programs import RunPrograms, run_programs_for, step_info
 
@@ -231,7 +231,9 @@ def start_run(
     counts = {name: jnp.zeros_like(finite, jnp.int32) for name, count in info.items() if not isinstance(count, int)}
     carry = Carry(state, finite, counts)
     room = max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * state.average.size)))
-    programs.loop(room)(leaves, carry, np.array([0, every], np.int32), fed)  # no step: compiles, so that this is not timed
+    programs.loop(room)(
+        leaves, carry, np.array([0, every], np.int32), fed
+    )  # no step: compiles, so that this is not timed
     return Run(
         fitted=fitted,
         seeds=seeds,
