@@ -92,7 +92,7 @@ def _data(problem: Problem) -> dict[str, str]:
 
 def _examples(source: Source) -> str:
     if isinstance(source, Dataset):
-        return digest(source.size, source.batch_size, str(jax.tree.structure(source.arrays)), _some(source))
+        return digest(source.size, source.batch_size, str(jax.tree.structure(source.whole)), _some(source))
     if isinstance(source, Batches):
         return digest(str(source.shapes))
     draw = trace(lambda key: source.draw(key, 2), jax.random.key(0))[0]
@@ -103,6 +103,7 @@ def _examples(source: Source) -> str:
 
 def _some(source: Dataset) -> PyTree[Any]:
     """The examples to hash: all of them, or some of large data."""
-    if sum(leaf.nbytes for leaf in jax.tree.leaves(source.arrays)) <= HASHED_BYTES:
-        return source.arrays
-    return source.batch(source.arrays, np.linspace(0, source.size - 1, min(source.size, HASHED_EXAMPLES)).astype(int))
+    if sum(leaf.nbytes for leaf in jax.tree.leaves(source.whole)) <= HASHED_BYTES:
+        return source.whole
+    places = np.linspace(0, source.size - 1, min(source.size, HASHED_EXAMPLES)).astype(int)
+    return jax.tree.map(lambda array: array[places], source.whole)

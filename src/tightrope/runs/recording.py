@@ -234,7 +234,7 @@ class Recorder:
             return {}
         params, source, batch = self.params(point, lane), self._fitted.problem.data, None
         if self._record.data is not None:
-            batch = self._record.data.arrays
+            batch = self._record.data.whole
         elif source is not None:
             oracle, _, sample = self._sample_of_records(lane)
             batch = source.batch(oracle.data[0], sample[0])
