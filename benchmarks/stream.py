@@ -1,9 +1,9 @@
 """The share of its time that a run waits for a stream, and what a step on a stream costs beside one on data in memory.
 
-A network with one hidden layer is trained on batches of several sizes. The iterator gives slices of an array in memory, after a
-pause: none (as fast as an iterator can be), and twice what a step takes (too slow, for comparison). A run on a `Dataset` of these
-examples is timed in turn with it; the ratio is that of the fastest runs. Waiting is measured where the loop asks for
-batches; the first blocks, read before the run, count as well.
+A network with one hidden layer is trained on batches of several sizes. The iterator gives slices of an array in memory: at once
+(as fast as an iterator can be), and after a pause of twice what a step takes (too slow, for comparison). A run on a `Dataset`
+of these examples is timed in turn with it; the ratio is that of the fastest runs. Waiting is measured where the loop asks for
+batches.
 
 Run: python benchmarks/stream.py [--out stream.json]
 """
