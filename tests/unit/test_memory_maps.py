@@ -116,7 +116,7 @@ def test_data_of_ten_times_the_memory_are_solved_certified_and_passed_over(tmp_p
 
         problem = tr.Problem(objective, tr.at_least(jnp.sum, 1.0, name="total"), data=tr.Dataset(x, batch_size=16))
         result = tr.solve(problem, jnp.zeros(features), "GradientDescentAscent", steps=200, record=200)
-        print(result.status, result.steps, result.certificate.verdict)
+        print(result.status, result.steps, result.certificate.objective.kind)
         oracle = oracle_for(problem, Parameters(result.x))
         print(float(jax.jit(lambda w: oracle.f(w, oracle.everything()))(result.x)))
     """
@@ -128,5 +128,5 @@ def test_data_of_ten_times_the_memory_are_solved_certified_and_passed_over(tmp_p
     assert done.returncode == 0, done.stderr[-2000:]
     copied, solved, value = done.stdout.split("\n")[:3]
     assert copied == "cannot be copied"
-    assert solved == "budget 200 feasible"
+    assert solved == "budget 200 asymptotic"
     assert float(value) == pytest.approx(1.0, rel=1e-4)  # the examples are zero

@@ -89,7 +89,8 @@ class Dataset:
         self.size = _shared_length("Dataset", "arrays", arrays)
         self.batch_size = positive_int("Dataset", "batch_size", batch_size)
         if any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(arrays)):
-            self.on_host, self.arrays = jax.tree.map(np.asanyarray, arrays), ()
+            self.on_host: PyTree[Any] = jax.tree.map(np.asanyarray, arrays)
+            self.arrays: PyTree[Any] = ()
             return
         for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
             if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
