@@ -11,6 +11,7 @@ from .problems.constraints import Constraint, affine, at_least, at_most, between
 from .problems.data import Batches, Dataset, Sampler
 from .problems.model_state import WithState
 from .problems.problem import Problem
+from .problems.stream import Stream
 from .runs.checkpoint import Checkpoint
 from .runs.options import Record, Stop
 from .runs.planning import Plan, plan
@@ -37,6 +38,7 @@ __all__ = [
     "Stepper",
     "StepperState",
     "Stop",
+    "Stream",
     "SweepResult",
     "WithState",
     "affine",

@@ -247,4 +247,4 @@ def test_a_mean_of_a_network_gets_no_warning_though_its_parameters_are_many():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_start(tr.Problem(loss, data=data), Parameters(x0))
+        check_start(tr.Problem(loss, data=data), Parameters(x0), (data.arrays,))

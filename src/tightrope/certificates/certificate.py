@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["exact", "bound", "asymptotic"]
+Kind = Literal["exact", "bound", "asymptotic", "as streamed"]
 
 Verdict = Literal["feasible", "infeasible", "undecided"]
 
@@ -17,7 +17,8 @@ class Estimate(NamedTuple):
         value: the estimate.
         low: lower end of the interval.
         high: upper end.
-        kind: 'exact', 'bound' (holds for any sample size) or 'asymptotic' (central limit theorem).
+        kind: 'exact', 'bound' (holds for any sample size), 'asymptotic' (central limit theorem) or 'as streamed' (the value on
+            the first examples of a `Stream`, which need not be independent, so the interval says nothing about others).
 
     Example:
         >>> import tightrope as tr
@@ -31,6 +32,8 @@ class Estimate(NamedTuple):
     kind: Kind
 
     def __str__(self) -> str:
+        if self.kind == "as streamed":
+            return f"{self.value:.4g}  as streamed"
         interval = "" if self.kind == "exact" else f"  [{self.low:.4g}, {self.high:.4g}] {self.kind}"
         return f"{self.value:.4g}{interval}"
 
@@ -106,7 +109,8 @@ class Certificate(NamedTuple):
     def decision(self) -> str:
         """The verdict in words, with the number of samples that would decide it."""
         more = "" if self.more_samples is None else f"; about {_rounded(self.more_samples)} more samples would decide"
-        return f"{self.verdict} at tolerance {self.tolerance:.3g}{more}"
+        streamed = any(estimate.kind == "as streamed" for estimate in self.violation.values())
+        return f"{self.verdict} at tolerance {self.tolerance:.3g}{', as streamed' if streamed else ''}{more}"
 
     def __str__(self) -> str:
         lines = {"objective": str(self.objective), "gap to optimum": gap_text(self)}

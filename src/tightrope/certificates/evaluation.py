@@ -17,7 +17,7 @@ from ..domains import Reals
 from ..numerics.kkt import Mapping, kkt_multipliers
 from ..numerics.products import Linear, kkt_multipliers_by_products, linearize
 from ..oracles.oracle import Oracle, Sample
-from ..problems.data import Dataset, Source, Span
+from ..problems.data import Dataset, Given, Source, Span
 from .mapping import gradient_mapping, mapping_length
 from .scales import sizes
 
@@ -52,16 +52,22 @@ def examples_for_records(source: Source) -> int:
 def evaluation_data(oracle: Oracle, *seeds: int) -> tuple[Oracle, Sample]:
     """Return the oracle with the examples of records as its data, and the sample of all of them.
 
-    These are all examples of small data. Of larger data they are a random choice, gathered here once.
+    These are all examples of small data. Of larger data they are a random choice, gathered here once. Those of data on the host
+    are the sample itself.
     """
     rng = np.random.default_rng(seeds)
 
+    def choice(source: Dataset) -> Int[np.ndarray, " examples"]:
+        return np.sort(rng.choice(source.size, examples_for_records(source), replace=False))
+
     def gather(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
-        if not isinstance(source, Dataset) or source.size <= EVALUATION_EXAMPLES:
+        if not isinstance(source, Dataset) or source.size <= EVALUATION_EXAMPLES or source.on_host is not None:
             return arrays
-        return source.batch(arrays, np.sort(rng.choice(source.size, EVALUATION_EXAMPLES, replace=False)))
+        return source.batch(arrays, choice(source))
 
     def sample(source: Source) -> PyTree[Array]:
+        if isinstance(source, Dataset) and source.on_host is not None:
+            return Given(source.batch((), choice(source)))
         if isinstance(source, Dataset):
             return Span(0, examples_for_records(source))
         return source.draw(jax.random.key(rng.integers(2**31)), examples_for_records(source))

@@ -23,7 +23,7 @@ from ..arguments import check_type, number, positive_int, seed_number
 from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
 from ..oracles.rows import bounds
-from ..problems.data import Dataset, Source, check_source
+from ..problems.data import Dataset, Source, Window, check_source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
 from .certificate import Certificate, Estimate, Kind, Verdict
@@ -188,7 +188,7 @@ def _certificate(
     more = None
     if verdict == "undecided":
         more = examples_to_decide(estimates.excess / scales, estimates.reach / scales, options.tolerance, plan.examples)
-    return Certificate(
+    certificate = Certificate(
         objective=estimates.objective,
         violation=_by_name(problem, oracle, estimates, np.ones_like(scales)),
         stationarity=estimates.stationarity,
@@ -206,6 +206,33 @@ def _certificate(
         gap=estimates.products + float(curvature.decrease),
         objective_scale=objective_scale(estimates.objective.value, estimates.sizes),
         gradient_scale=max(float(estimates.sizes.gradient), float(curvature.gradient_change)) or 1.0,
+    )
+    return _as_streamed(oracle, certificate)
+
+
+def _as_streamed(oracle: Oracle, certificate: Certificate) -> Certificate:
+    """The certificate with the right label on what rests on examples of a stream."""
+    streamed = {
+        term.name
+        for term in (oracle.objective, *oracle.constraints)
+        if term.source is not None and isinstance(oracle.sources[term.source], Window)
+    }
+    if not streamed:
+        return certificate
+
+    def label(estimate: Any) -> Any:
+        return None if estimate is None else estimate._replace(kind="as streamed")
+
+    def by_name(estimates: dict[str, Estimate]) -> dict[str, Estimate]:
+        return {name: label(estimate) if name in streamed else estimate for name, estimate in estimates.items()}
+
+    return certificate._replace(
+        objective=label(certificate.objective) if "objective" in streamed else certificate.objective,
+        violation=by_name(certificate.violation),
+        relative_violation=by_name(certificate.relative_violation),
+        stationarity=label(certificate.stationarity),
+        complementarity=label(certificate.complementarity),
+        near_stationarity=label(certificate.near_stationarity),
     )
 
 

@@ -12,9 +12,10 @@ the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -282,10 +283,16 @@ class Oracle(eqx.Module):
 
     # ------------------------------------------------------------------ samples
 
-    def draw(self, key: Array, examples: int | None = None) -> Sample:
-        """An independent sample of this many examples from every source; None: each source's own batch size."""
+    def draw(
+        self, key: Array, examples: int | None = None, given: Mapping[int, PyTree[Array]] = MappingProxyType({})
+    ) -> Sample:
+        """An independent sample of this many examples from every source; None: each source's own batch size.
+
+        `given` are the samples of some sources, by their index; nothing is drawn from these.
+        """
         keys = jax.random.split(key, max(len(self.sources), 1))
-        return tuple(s.draw(keys[i], examples or s.batch_size) for i, s in enumerate(self.sources))
+        sources = enumerate(self.sources)
+        return tuple(given[i] if i in given else s.draw(keys[i], examples or s.batch_size) for i, s in sources)
 
     def first(self) -> Sample:
         """A first batch from every source, the same for every seed."""

@@ -66,7 +66,7 @@ def equals(
         fn: `fn(params, batch) -> scalar or vector`, a MEAN over the batch's examples; `fn(params)` if `data` is None.
             It may take a random key and the model state, as the objective of a `Problem` may.
         target: one number, or one per entry of `fn`.
-        data: a `Dataset`, `Sampler` or `Batches`; None makes the constraint deterministic.
+        data: a `Dataset`, `Sampler`, `Stream` or `Batches`; None makes the constraint deterministic.
         name: its name in results; default: the function's name.
         sample_range: (low, high), bounds of `fn` on every batch of a single example, or one such pair per entry. If the
             constraint has to be judged from samples, its interval is then a bound that holds for any number of samples,

@@ -1,5 +1,7 @@
 """Sources of data: a finite data set, an endless sampler, or batches that the user passes to every step.
 
+`Stream`, batches from an iterator, has a file of its own.
+
 A *sample* of a source is a pytree whose leaves share their first axis, with one entry per example. For a `Dataset` it holds
 the indices of the examples (gathered where they are used), a `Span` of consecutive ones, or, as `Given`, the examples
 themselves. For a `Sampler` and for `Batches` a sample is the batch. `examples_in` and `part_of` work on all of them, so that
@@ -64,10 +66,16 @@ def key_of(sample: PyTree[Array]) -> Array:
 class Dataset:
     """Finite data: examples are drawn independently with replacement, or passed over in full.
 
+    Memory maps (`np.memmap`) stay on disk: the host reads the examples of a block of steps at once, and passes over all data
+    piece by piece. They are not searched for NaN and infinity beforehand.
+
     Args:
         arrays: a pytree of arrays that share their first axis, with one entry per example. A batch is the same pytree with
-            fewer examples.
+            fewer examples. If one of them is a memory map, all stay on the host.
         batch_size: the number of examples drawn per step.
+
+    Attributes:
+        on_host: the arrays, if they stay on the host; None otherwise.
 
     Example:
         >>> import numpy as np, tightrope as tr
@@ -79,24 +87,56 @@ class Dataset:
     def __init__(self, arrays: PyTree[Any], batch_size: int):
         _check_numbers("Dataset", "arrays", arrays)
         self.size = _shared_length("Dataset", "arrays", arrays)
+        self.batch_size = positive_int("Dataset", "batch_size", batch_size)
+        if any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(arrays)):
+            self.on_host: PyTree[Any] = jax.tree.map(np.asanyarray, arrays)
+            self.arrays: PyTree[Any] = ()
+            return
         for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
             if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
                 raise ValueError(
                     f"Dataset: arrays{jax.tree_util.keystr(path)} contains NaN or infinity; expected finite numbers"
                 )
-        self.batch_size = positive_int("Dataset", "batch_size", batch_size)
-        self.arrays = jax.tree.map(jnp.asarray, arrays)
+        self.on_host, self.arrays = None, jax.tree.map(jnp.asarray, arrays)
+
+    @property
+    def whole(self) -> PyTree[Any]:
+        """All examples, on the device or on the host."""
+        return self.arrays if self.on_host is None else self.on_host
 
     def draw(self, key: Array, examples: int) -> PyTree[Array]:
-        """Independent indices, uniform to a relative 2⁻¹² (one random word per index; two for larger data)."""
+        """Independent examples: their indices, or the examples themselves if they must be read from the host.
+
+        Indices are uniform to a relative 2⁻¹² (one random word per index; two for larger data).
+        """
+        indices = self._indices(key, examples)
+        return indices if self.on_host is None else Given(self._read(indices))
+
+    def _indices(self, key: Array, examples: int) -> Int[Array, " examples"]:
         if self.size > 2**20:
             return jax.random.randint(key, (examples,), 0, self.size)
         return (jax.random.bits(key, (examples,), "uint32") % np.uint32(self.size)).astype(jnp.int32)
+
+    def _read(self, indices: Int[Array, " examples"]) -> PyTree[Array]:
+        """Read examples from the host, also from within a compiled program; for a block of steps, all at once."""
+
+        def shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), jnp.result_type(leaf))
+
+        shapes = jax.tree.map(shape, self.on_host)
+
+        def read(indices: Any) -> PyTree[np.ndarray]:
+            places = np.asarray(indices)
+            return jax.tree.map(lambda leaf, like: np.asarray(leaf[places], like.dtype), self.on_host, shapes)
+
+        return jax.pure_callback(read, shapes, indices, vmap_method="broadcast_all")
 
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
         """The examples of a sample; `arrays` is passed in so that compiled programs take data as arguments."""
         if isinstance(sample, Given):
             return sample.examples
+        if self.on_host is not None and not jax.tree.leaves(arrays):
+            return self._read(sample.first + jnp.arange(sample.length) if isinstance(sample, Span) else sample)
         if not isinstance(sample, Span):
             return jax.tree.map(lambda array: array[sample], arrays)
         first, length = sample.first, sample.length
@@ -104,6 +144,17 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({self.size} examples, batch_size={self.batch_size})"
+
+
+class Window(Dataset):
+    """Examples of a stream to evaluate on. It says what they look like; a run has the examples themselves.
+
+    Nothing says that they are independent or typical of what follows, so estimates on them are labeled 'as streamed'.
+    """
+
+    def __init__(self, shapes: PyTree[jax.ShapeDtypeStruct], size: int, batch_size: int):
+        self.size, self.batch_size, self.on_host = size, batch_size, None
+        self.arrays = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), shapes)
 
 
 class Sampler:
@@ -156,8 +207,11 @@ class Batches:
     """
 
     def __init__(self, like: PyTree[Any]):
-        _check_numbers("Batches", "like", like)
-        self.batch_size = _shared_length("Batches", "like", like)
+        self._keep_shapes("Batches", "like", like)
+
+    def _keep_shapes(self, owner: str, argument: str, like: PyTree[Any]) -> None:
+        _check_numbers(owner, argument, like)
+        self.batch_size = _shared_length(owner, argument, like)
         self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), like)
         self.arrays = ()
 
@@ -182,7 +236,7 @@ def check_source(owner: str, argument: str, data: Any) -> None:
     """A TypeError unless `data` is a source or None."""
     if data is not None and not isinstance(data, Source):
         raise TypeError(
-            f"{owner}: {argument} must be a tightrope.Dataset, Sampler or Batches, got {type(data).__name__}; "
+            f"{owner}: {argument} must be a tightrope.Dataset, Sampler, Stream or Batches, got {type(data).__name__}; "
             "wrap your arrays: tightrope.Dataset(arrays, batch_size=64)"
         )
 
@@ -192,8 +246,8 @@ def batch_shape(source: Source) -> PyTree[jax.ShapeDtypeStruct]:
     if isinstance(source, Batches):
         return source.shapes
     if isinstance(source, Dataset):
-        examples = min(source.batch_size, source.size)
-        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((examples, *a.shape[1:]), a.dtype), source.arrays)
+        examples, arrays = min(source.batch_size, source.size), source.whole
+        return jax.tree.map(lambda a: jax.ShapeDtypeStruct((examples, *a.shape[1:]), jnp.result_type(a)), arrays)
     return jax.eval_shape(lambda key: source.draw(key, source.batch_size), jax.random.key(0))
 
 

@@ -64,20 +64,24 @@ class Probe(NamedTuple):
     inside: Bool[Array, ""]
 
 
-def probe(problem: Problem, parameters: Parameters, x: Float[Array, " n"], shift: float = 0.0) -> Probe:
+Data = tuple[PyTree[Array], ...]
+"""The arrays of every source."""
+
+
+def probe(problem: Problem, parameters: Parameters, data: Data, x: Float[Array, " n"], shift: float = 0.0) -> Probe:
     """All functions at x, projected into the domain, or at a point of the domain that lies `shift` away from there."""
 
     def program() -> Any:
         return jax.jit(partial(_probe, problem, parameters))
 
     compiled = cached_on_problem(problem, ("probe", parameters.key), program)
-    numbers = jax.tree.map(jnp.asarray, (problem.domain, [source.arrays for source in problem.sources]))
+    numbers = jax.tree.map(jnp.asarray, (problem.domain, list(data)))
     return jax.device_get(compiled(*numbers, x, jnp.asarray(shift, x.dtype)))
 
 
-def check_start(problem: Problem, parameters: Parameters) -> Probe:
+def check_start(problem: Problem, parameters: Parameters, data: Data) -> Probe:
     """The probe at x0; an error if a function or its gradient is not finite there, a warning if one is not a mean."""
-    found = probe(problem, parameters, parameters.start)
+    found = probe(problem, parameters, data, parameters.start)
     where = parameters.argument + ("" if found.inside else ", projected into the domain")
     for (name, *_), at in zip(_functions(problem), found.values, strict=True):
         if not np.isfinite(at.whole).all():
@@ -88,15 +92,16 @@ def check_start(problem: Problem, parameters: Parameters) -> Probe:
                 "log, a norm or a division at 0, also in the branch of jnp.where that is not taken. Replace the argument "
                 "there, jnp.sqrt(jnp.where(s > 0, s, 1.0)), add a small constant, jnp.sqrt(s + 1e-12), or start elsewhere"
             )
-    _warn(_not_means(problem, parameters, found, probe(problem, parameters, parameters.start, SHIFT)), stacklevel=5)
+    shifted = probe(problem, parameters, data, parameters.start, SHIFT)
+    _warn(_not_means(problem, parameters, found, shifted), stacklevel=5)
     return found
 
 
-def check_answer(problem: Problem, parameters: Parameters, x: Float[Array, " n"]) -> None:
+def check_answer(problem: Problem, parameters: Parameters, data: Data, x: Float[Array, " n"]) -> None:
     """Warn of functions that are not means at the answer, unless `check_start` did."""
-    found = _not_means(problem, parameters, probe(problem, parameters, x))
+    found = _not_means(problem, parameters, probe(problem, parameters, data, x))
     if found:
-        before = [probe(problem, parameters, parameters.start, shift) for shift in (0.0, SHIFT)]
+        before = [probe(problem, parameters, data, parameters.start, shift) for shift in (0.0, SHIFT)]
         known = _not_means(problem, parameters, *before)
         _warn({name: at for name, at in found.items() if name not in known}, stacklevel=4)
 

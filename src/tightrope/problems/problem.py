@@ -28,7 +28,7 @@ class Problem:
             and returns `(value, new_state)`: see `WithState`.
         constraints: one constraint or a sequence, made by `equals`, `at_most`, `at_least`, `between` or `affine`.
         domain: a set of `tightrope.domains` that x must stay in; None: everywhere.
-        data: the source of the objective's samples: a `Dataset`, `Sampler` or `Batches`.
+        data: the source of the objective's samples: a `Dataset`, `Sampler`, `Stream` or `Batches`.
         smooth: False if the objective or a constraint has kinks; certificates then judge near-stationarity too.
 
     Example:
@@ -70,7 +70,7 @@ class Problem:
 
     @property
     def needs_batches(self) -> bool:
-        """Whether a source is `Batches`: such a problem is for a `Stepper`, since there is nothing to draw from."""
+        """Whether a source is a `Stream` or `Batches`: there is nothing to draw from."""
         return any(isinstance(source, Batches) for source in self.sources)
 
     def __repr__(self) -> str:

@@ -270,6 +270,7 @@ def explain(ended: Status, found: str | None, steps: int, lacking: list[str], me
         "budget": f"{steps:,} steps were taken{hint}",
         "unbounded": f"stopped after {steps:,} steps{hint}",
         "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
+        "data_error": f"the batch of step {steps + 1:,} could not be read; the answer comes from the steps before it",
         "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it"
         + smaller,
     }[ended]

@@ -1,4 +1,4 @@
-"""Batches that the user passes to a `Stepper`: their sizes, and how they are split over the samples of a method."""
+"""Batches that come from the user, for a `Stepper` or as a `Stream`: how they are split over the samples of a method."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from jaxtyping import Array, Int, PyTree
 
 from ..methods.base import Method
 from ..oracles.oracle import Oracle, Sample
-from ..problems.data import Batches, Dataset, Given, examples_in
+from ..problems.data import Batches, Dataset, Given, Source, examples_in
 from ..problems.problem import Problem
+from ..problems.stream import Stream
+
+Roles = dict[str, int | None]
 
 
 class FirstBatch:
@@ -43,7 +46,7 @@ class BatchPlan:
     def __init__(self, problem: Problem, oracle: Oracle, method: Method):
         terms = [("objective", problem.data), *((c.name, c.data) for c in problem.constraints)]
         self.names = tuple(next(name for name, data in terms if data is source) for source in problem.sources)
-        self.sizes = [_sample_sizes(source, method, oracle) for source in oracle.sources]
+        self.sizes = [sample_sizes(source, method.roles(oracle)) for source in oracle.sources]
         self._sources, self._roles = oracle.sources, sorted(method.roles(oracle))
 
     @property
@@ -59,12 +62,9 @@ class BatchPlan:
     def first(self, oracle: Oracle, batch: PyTree[Any]) -> tuple[Oracle, dict[str, Sample]]:
         """The first batch, split, and the oracle that draws from it if there is no other data."""
         batches = self._by_source(batch, "Stepper.init")
-        sources, data = list[Any](oracle.sources), list(oracle.data)
-        for i, (one, sizes) in enumerate(zip(batches, self.sizes, strict=True)):
-            if isinstance(sources[i], Batches):
-                sources[i], data[i] = FirstBatch(examples_in(one), max(sizes.values())), one
-        given = tuple(isinstance(source, Dataset | FirstBatch) for source in sources)
-        return replace(oracle, sources=tuple(sources), data=tuple(data)), self._split(batches, given)
+        samples = self._split(batches, tuple(isinstance(source, Dataset) for source in self._sources))
+        own = {i: one for i, one in enumerate(batches) if isinstance(self._sources[i], Batches)}
+        return on_first_batches(oracle, own, samples)
 
     def _split(self, batches: list[PyTree[Array]], given: tuple[bool, ...]) -> dict[str, Sample]:
         parts = [dict(_parts(one, sizes)) for one, sizes in zip(batches, self.sizes, strict=True)]
@@ -99,22 +99,64 @@ class BatchPlan:
         return [batch[name] for name in self.names]
 
 
-def _sample_sizes(source: Any, method: Method, oracle: Oracle) -> dict[str, int]:
-    """The number of examples of each sample of a step; `Batches` are shared out evenly."""
+def on_first_batches(
+    oracle: Oracle, batches: Mapping[int, PyTree[Array]], samples: Mapping[str, Sample]
+) -> tuple[Oracle, dict[str, Sample]]:
+    """The oracle that draws from these first batches, by the index of their source, and its samples."""
+    sources, data = list[Any](oracle.sources), list(oracle.data)
+    for i, batch in batches.items():
+        largest = max(examples_in(sample[i]) for sample in samples.values())
+        sources[i], data[i] = FirstBatch(examples_in(batch), largest), batch
+    given = {
+        role: tuple(Given(entry) if i in batches else entry for i, entry in enumerate(sample))
+        for role, sample in samples.items()
+    }
+    return replace(oracle, sources=tuple(sources), data=tuple(data)), given
+
+
+def streams_of(sources: tuple[Source, ...]) -> dict[int, Stream]:
+    """The streams among the sources, by their index."""
+    return {i: source for i, source in enumerate(sources) if isinstance(source, Stream)}
+
+
+def streamed_parts(
+    sources: tuple[Source, ...], roles: Roles, batches: tuple[PyTree[Array], ...]
+) -> dict[str, dict[int, PyTree[Array]]]:
+    """For every role its part of a batch of each stream, by the index of the source."""
+    parts: dict[str, dict[int, PyTree[Array]]] = {role: {} for role in roles}
+    for (i, stream), batch in zip(streams_of(sources).items(), batches, strict=bool(batches)):
+        for role, part in _parts(batch, sample_sizes(stream, roles)):
+            parts[role][i] = part
+    return parts
+
+
+def check_shares(owner: str, oracle: Oracle, method: Method) -> None:
+    """A ValueError if a batch that comes from the user cannot be shared out over the method's samples."""
     roles = method.roles(oracle)
-    each = source.batch_size
-    if isinstance(source, Batches):
-        fixed = sum(size for size in roles.values() if size is not None)
-        free = sum(size is None for size in roles.values())
-        each, rest = divmod(source.batch_size - fixed, free) if free else (0, source.batch_size - fixed)
-        if rest or (free and each < 1):
+    fixed, free = _fixed_and_free(roles)
+    for source in oracle.sources:
+        left = source.batch_size - fixed
+        if isinstance(source, Batches) and (left % free or left < free if free else left):
             plus = f"{fixed} examples plus " if fixed else ""
             expected = f"{plus}a multiple of {free} examples" if free else f"{fixed} examples"
             raise ValueError(
-                f"Stepper: a step of {type(method).__name__} splits its batch over {len(roles)} samples "
-                f"({', '.join(sorted(roles))}) and needs {expected}; Batches has {source.batch_size}"
+                f"{owner}: a step of {type(method).__name__} splits its batch over {len(roles)} samples "
+                f"({', '.join(sorted(roles))}) and needs {expected}; {type(source).__name__} has {source.batch_size}"
             )
+
+
+def sample_sizes(source: Source, roles: Roles) -> dict[str, int]:
+    """The number of examples of each sample of a step; batches that come from the user are shared out evenly."""
+    each = source.batch_size
+    if isinstance(source, Batches):
+        fixed, free = _fixed_and_free(roles)
+        each = (source.batch_size - fixed) // max(free, 1)
     return {role: size or each for role, size in sorted(roles.items())}
+
+
+def _fixed_and_free(roles: Roles) -> tuple[int, int]:
+    """The number of examples in samples of a given size, and the number of the other samples."""
+    return sum(size for size in roles.values() if size is not None), sum(size is None for size in roles.values())
 
 
 def _parts(batch: PyTree[Array], sizes: dict[str, int]) -> Iterator[tuple[str, PyTree[Array]]]:

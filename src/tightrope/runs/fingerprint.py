@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..problems.canonical import digest
-from ..problems.data import Dataset, Source, batch_shape
+from ..problems.data import Batches, Dataset, Source, batch_shape
 from ..problems.model_state import call
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
@@ -42,6 +42,8 @@ def fingerprint(fitted: Fitted, record: Record, seed: int) -> dict[str, str]:
     }
     if np.any(fitted.oracle.multipliers):
         parts["the multipliers of the warm start"] = digest(fitted.oracle.multipliers)
+    if record.data is not None and problem.needs_batches:
+        parts["the data of records"] = _examples(record.data)
     if fitted.method.uses_horizon:
         parts["the number of steps"] = digest(fitted.steps)
     return parts | _functions(problem, parameters) | _data(problem)
@@ -90,7 +92,9 @@ def _data(problem: Problem) -> dict[str, str]:
 
 def _examples(source: Source) -> str:
     if isinstance(source, Dataset):
-        return digest(source.size, source.batch_size, str(jax.tree.structure(source.arrays)), _some(source))
+        return digest(source.size, source.batch_size, str(jax.tree.structure(source.whole)), _some(source))
+    if isinstance(source, Batches):
+        return digest(str(source.shapes))
     draw = trace(lambda key: source.draw(key, 2), jax.random.key(0))[0]
     # A callback may not be a function of its key; then its examples say nothing.
     drawn = [digest(source.draw(jax.random.key(0), 2)) for _ in range(2)]
@@ -99,6 +103,7 @@ def _examples(source: Source) -> str:
 
 def _some(source: Dataset) -> PyTree[Any]:
     """The examples to hash: all of them, or some of large data."""
-    if sum(leaf.nbytes for leaf in jax.tree.leaves(source.arrays)) <= HASHED_BYTES:
-        return source.arrays
-    return source.batch(source.arrays, np.linspace(0, source.size - 1, min(source.size, HASHED_EXAMPLES)).astype(int))
+    if sum(leaf.nbytes for leaf in jax.tree.leaves(source.whole)) <= HASHED_BYTES:
+        return source.whole
+    places = np.linspace(0, source.size - 1, min(source.size, HASHED_EXAMPLES)).astype(int)
+    return jax.tree.map(lambda array: array[places], source.whole)

@@ -20,8 +20,11 @@ from ..methods.registry import available, by_name
 from ..methods.selection import check_accepts, choose, refusal
 from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
+from ..problems.data import Batches
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
+from ..problems.stream import Stream
+from .batches import check_shares, streams_of
 from .result import Result
 
 logger = logging.getLogger("tightrope")
@@ -69,10 +72,19 @@ def check_problem(owner: str, problem: Any) -> None:
 
 def check_can_draw(owner: str, problem: Problem) -> None:
     """A ValueError if the problem's data are batches that only the user has."""
-    if problem.needs_batches:
+    if any(isinstance(source, Batches) and not isinstance(source, Stream) for source in problem.sources):
         raise ValueError(
             f"{owner}: problem has tightrope.Batches for data, which have nothing to draw from; "
-            "step it in a loop of your own with tightrope.Stepper, or give it a Dataset or a Sampler"
+            "step it in a loop of your own with tightrope.Stepper, or give it a Dataset, a Sampler or a Stream"
+        )
+
+
+def check_no_streams(owner: str, problem: Problem) -> None:
+    """A ValueError if the problem's data are streams, which only `solve` reads."""
+    if streams_of(problem.sources):
+        raise ValueError(
+            f"{owner}: problem has a tightrope.Stream for data, which cannot be drawn anew for each run; "
+            "call tightrope.solve, or give it a Dataset or a Sampler"
         )
 
 
@@ -92,6 +104,7 @@ def fit(
     oracle = replace(oracle_for(problem, parameters, method.accepts.form), training=True)
     if problem.needs_batches:
         _check_steps_on_batches(owner, problem, oracle, method)
+        check_shares(owner, oracle, method)
     if warm_start is not None:
         oracle = _start_dual(owner, oracle, problem, warm_start)
     return Fitted(problem, parameters, method, reason, original, oracle, steps)

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..methods.base import Info, Method
 from ..oracles.oracle import Oracle
-from .stepper import AXES, Roles, StepperState, draw_samples, take_step
+from .batches import Roles
+from .stepper import AXES, StepperState, draw_samples, take_step
 
 BLOCK = 128
 """Steps whose draws are made at once; fewer if they would not fit in BLOCK_BYTES. No result depends on either."""
@@ -50,28 +51,56 @@ class LoopShape(NamedTuple):
     records: int
 
 
-def block_length(oracle: Oracle, roles: Roles, lanes: int) -> int:
+class Fed(NamedTuple):
+    """The batches of a stretch of steps, from every stream; nothing if there is none.
+
+    Attributes:
+        first: the number of the first of these steps.
+        batches: for every stream its batches, along a new first axis.
+    """
+
+    first: Int[Array, ""] | int = 0
+    batches: tuple[PyTree[Array], ...] = ()
+
+    def at(self, k: Int[Array, ""]) -> tuple[PyTree[Array], ...]:
+        """The batch of every stream for step k."""
+        return jax.tree.map(lambda a: a[k - self.first], self.batches)
+
+
+NO_STREAMS = Fed()
+
+
+def block_length(oracle: Oracle, roles: Roles, lanes: int, fed: Fed = NO_STREAMS) -> int:
     """The number of steps whose draws are made at once."""
-    one = jax.eval_shape(lambda key: draw_samples(oracle, roles, key, jnp.int32(0)), jax.random.key(0))
+    k = jnp.int32(0)
+    one = jax.eval_shape(lambda key, fed: draw_samples(oracle, roles, key, k, fed.at(k)), jax.random.key(0), fed)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
     return max(1, min(BLOCK, BLOCK_BYTES // (size * lanes)))
 
 
 def run_steps(
-    shape: LoopShape, oracle_leaves: list[Array], carry: Carry, numbers: Int[Array, " 2"]
+    shape: LoopShape,
+    oracle_leaves: list[Array],
+    carry: Carry,
+    numbers: Int[Array, " 2"],
+    fed: Fed = NO_STREAMS,
 ) -> tuple[Carry, Snapshots]:
     """Steps up to number `last`, or up to the first whose iterate is not finite; counts begin at zero.
 
-    `numbers` are the last step, and how many steps lie between two records. At each record a snapshot is kept; there is
-    room for `shape.records` of them. With lanes, the carry has a leading axis (but for the step number and the horizon): a
-    run that diverges keeps its last finite state while the others go on.
+    `numbers` are the last step, and how many steps lie between two records; `fed` has the batches of the steps up to the last
+    one. At each record a snapshot is kept; there is room for `shape.records` of them. With lanes, the carry has a leading axis
+    (but for the step number and the horizon): a run that diverges keeps its last finite state while the others go on.
     """
     oracle = jax.tree.unflatten(shape.oracle, oracle_leaves)
     carry = carry._replace(counts=jax.tree.map(jnp.zeros_like, carry.counts))
     last, every = numbers
     first, roles = carry.run.k, carry.run.method.roles(oracle)
-    length = block_length(oracle, roles, carry.finite.size)
-    draw, step = partial(draw_samples, oracle, roles), partial(take_step, oracle)
+    length = block_length(oracle, roles, carry.finite.size, fed)
+    step = partial(take_step, oracle)
+
+    def draw(key: Array, k: Int[Array, ""]) -> Any:
+        return draw_samples(oracle, roles, key, k, fed.at(k))
+
     if shape.lanes:
         draw, step = jax.vmap(draw, in_axes=(0, None)), _over_lanes(step, carry)
     # Traced here, once, and not anew in each of the nested loops.

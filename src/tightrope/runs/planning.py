@@ -21,7 +21,7 @@ from ..arguments import number, seed_number
 from ..methods.base import Method
 from ..methods.rates import asked_by_theorem, proven_rate
 from ..problems.problem import Problem
-from .fitting import Fitted, check_can_draw, check_problem, fit
+from .fitting import Fitted, check_can_draw, check_no_streams, check_problem, fit
 from .result import Result
 from .run import first_point
 from .solving import solve
@@ -111,6 +111,7 @@ def plan(
     """
     check_problem("plan", problem)
     check_can_draw("plan", problem)
+    check_no_streams("plan", problem)
     accuracy = number("plan", "accuracy", accuracy, low=0.0)
     seed = seed_number("plan", "seed", seed)
     fitted = fit("plan", problem, x0, method, PILOT_STEPS)

@@ -18,9 +18,10 @@ from jaxtyping import Array
 from ..methods.base import Draw, Info, Method
 from ..oracles.oracle import Oracle
 from ..problems.problem import cached_on_problem
+from .batches import streams_of
 from .fitting import Fitted
 from .loop import LoopShape, run_steps
-from .stepper import AXES, StepperState, draw_samples, start
+from .stepper import AXES, StepperState, draw_samples, start_on_streams
 
 
 class RunPrograms:
@@ -51,13 +52,14 @@ class RunPrograms:
 
 
 def _start(
-    oracle: Any, lanes: bool, leaves: list[Array], method: Method, x: Array, key: Array, steps: Array
+    oracle: Any, lanes: bool, leaves: list[Array], first: Any, method: Method, x: Array, key: Array, steps: Array
 ) -> StepperState:
     whole = jax.tree.unflatten(oracle, leaves)
+    begin = partial(start_on_streams, whole, first)
     if not lanes:
-        return start(whole, method, x, key, steps)
+        return begin(method, x, key, steps)
     axes = StepperState(**AXES, parameters=whole.parameters)  # pyright: ignore[reportArgumentType]
-    return jax.vmap(partial(start, whole), in_axes=(0, None, 0, None), out_axes=axes)(method, x, key, steps)
+    return jax.vmap(begin, in_axes=(0, None, 0, None), out_axes=axes)(method, x, key, steps)
 
 
 def _output(oracle: Any, lanes: bool, leaves: list[Array], method: Method, state: Any) -> tuple[Array, Array | None]:
@@ -82,8 +84,10 @@ def step_info(fitted: Fitted, method: Method) -> Info:
 
     def info() -> Info:
         oracle, key, k = fitted.oracle, jax.random.key(0), jnp.int32(1)
-        run = start(oracle, method, fitted.parameters.start, key, k)
-        draw = Draw(*draw_samples(oracle, run.method.roles(oracle), key, k), key, k, k)
+        streams = streams_of(oracle.sources).values()
+        batches = tuple(jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), stream.shapes) for stream in streams)
+        run = start_on_streams(oracle, batches, method, fitted.parameters.start, key, k)
+        draw = Draw(*draw_samples(oracle, run.method.roles(oracle), key, k, batches), key, k, k)
         return run.method.step(oracle, run.state, draw)[1]
 
     key = ("info", fitted.parameters.key, jax.tree.structure(method))

@@ -217,7 +217,8 @@ class Recorder:
         self.resting[lane] = self.resting[lane] + 1 if calm and violation <= REST_VIOLATION * eps else 0
 
     def _row(self, point: RecordPoint, lane: int, evaluation: Evaluation) -> dict[str, float]:
-        samples, source = point.calls[lane]["samples"], self._fitted.problem.data
+        samples, oracle = point.calls[lane]["samples"], self._fitted.oracle
+        source = None if oracle.objective.source is None else oracle.sources[oracle.objective.source]
         violations = {n: largest_violation(evaluation.violations[entries]) for n, entries in self._slices.items()}
         return {
             "step": point.step,
@@ -234,7 +235,7 @@ class Recorder:
             return {}
         params, source, batch = self.params(point, lane), self._fitted.problem.data, None
         if self._record.data is not None:
-            batch = self._record.data.arrays
+            batch = self._record.data.whole
         elif source is not None:
             oracle, _, sample = self._sample_of_records(lane)
             batch = source.batch(oracle.data[0], sample[0])

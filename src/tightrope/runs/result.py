@@ -22,7 +22,7 @@ from ..problems.model_state import WithState
 if TYPE_CHECKING:
     import pandas as pd
 
-Status = Literal["converged", "budget", "interrupted", "diverged", "infeasible", "unbounded"]
+Status = Literal["converged", "budget", "interrupted", "diverged", "infeasible", "unbounded", "data_error"]
 
 
 class History(Mapping[str, Float[np.ndarray, " records"]]):
@@ -90,8 +90,8 @@ class Result:
             function that returns a scalar, an array for one that returns a vector, even of length 1.
         success: whether x is certified feasible, stationary and near the optimum, at the tolerances of `stop`.
         status: why the run ended: 'converged' (`stop` was met, or the iterates are at rounding level), 'budget',
-            'interrupted' or 'diverged'. If the budget ran out it may also be what the method or the history found:
-            'converged' (the method's own test), 'infeasible' or 'unbounded'.
+            'interrupted', 'diverged' or 'data_error' (a `Stream` failed: see `cause`). If the budget ran out it may also be
+            what the method or the history found: 'converged' (the method's own test), 'infeasible' or 'unbounded'.
         message: the status in words, with what to do next.
         steps: the number of steps taken.
         samples: the number of examples that the method drew.
@@ -104,6 +104,7 @@ class Result:
         constants: the hyperparameters that were estimated.
         settings: all hyperparameters, as used.
         seed: the random seed.
+        cause: the exception behind 'data_error'; None otherwise, and in a result that was loaded.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -132,6 +133,7 @@ class Result:
     constants: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
+    cause: Exception | None = None
 
     def __str__(self) -> str:
         c = self.certificate
@@ -161,7 +163,7 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to one file (NumPy's .npz: arrays and JSON, no pickle); `tightrope.load` reads it."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array_like))]
-        text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history")}
+        text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history", "cause")}
         text["certificate"] = self.certificate._asdict()
         text |= {"skeleton": _skeleton(self.x), "history": {name: c.tolist() for name, c in self.history.items()}}
         arrays: dict[str, Any] = {f"x{i}": leaf for i, leaf in enumerate(leaves)}

@@ -17,8 +17,9 @@ from jaxtyping import Array, Float
 
 from ..methods.base import Info, as_arrays
 from ..problems.probing import check_start
+from .feeding import Feed
 from .fitting import Fitted
-from .loop import Carry, Snapshots, one_method
+from .loop import NO_STREAMS, Carry, Fed, Snapshots, one_method
 from .programs import RunPrograms, run_programs_for, step_info
 
 CHUNK_SECONDS = 0.5
@@ -73,21 +74,28 @@ class Run:
     """How far the last chunk moved an entry of x."""
     runs_away: bool = False
     """Whether the last chunk moved x much further than the one before it."""
+    feed: Feed | None = None
+    """The batches of its streams, if it has any."""
+    fed: Fed = NO_STREAMS
+    """Those of the last chunk."""
 
     def advance(self, records: int) -> list[RecordPoint]:
-        """One chunk: about CHUNK_SECONDS and at most this many records."""
+        """One chunk: about CHUNK_SECONDS and at most this many records; no step if its batches are not there yet."""
+        last_fed = self._take_batches()
         before, first = self.carry, self.step
+        if last_fed == first:
+            return []
         self.before = before, first, self.seconds, self.calls
-        last = min((first // self.every + records) * self.every, self.fitted.steps, first + self.chunk)
-        loop = partial(self.programs.loop(self.room), self.leaves, before)
+        last = min((first // self.every + records) * self.every, last_fed, first + self.chunk)
+        loop = partial(self._loop, before)
         began = time.perf_counter()
-        self.carry, snapshots = jax.block_until_ready(loop(np.array([last, self.every], np.int32)))
+        self.carry, snapshots = jax.block_until_ready(loop(last))
         took = time.perf_counter() - began
         growth = self._growth(before)
         self.chunk = max(1, min(self.chunk * growth, int(CHUNK_SECONDS * (last - first) / max(took, 1e-9))))
         if not self.lanes and not bool(self.carry.finite):
             self.diverged, last_finite = True, int(self.carry.run.k) - 1
-            self.carry, snapshots = loop(np.array([last_finite, self.every], np.int32))  # the same steps again
+            self.carry, snapshots = loop(last_finite)  # the same steps again
         self.step = int(self.carry.run.k)
         points = self._points_of_chunk(first, took, jax.device_get(snapshots))
         self.seconds += took
@@ -103,8 +111,7 @@ class Run:
         taken = self.step - self.before[1]
         self.carry, self.step, before, self.calls = self.before
         self.seconds = before + (self.seconds - before) * (step - self.step) / max(taken, 1)
-        loop = self.programs.loop(self.room)
-        self.carry, _ = loop(self.leaves, self.carry, np.array([step, self.every], np.int32))
+        self.carry, _ = self._loop(self.carry, step)
         self.calls = self._calls_after(step - self.step, jax.device_get(self.carry.counts))
         self.step = step
 
@@ -131,7 +138,8 @@ class Run:
 
     def notes(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
-        return {"step": self.step, "seconds": self.seconds, "diverged": self.diverged, "calls": self.calls}
+        streams = {} if self.feed is None else {"streams": self.feed.notes(self.step)}
+        return {"step": self.step, "seconds": self.seconds, "diverged": self.diverged, "calls": self.calls} | streams
 
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
@@ -142,6 +150,22 @@ class Run:
         self.carry = Carry(run, finite, counts)
 
     # ------------------------------------------------------------------ parts of a chunk
+
+    def _take_batches(self) -> int:
+        """The last step that has its batches; waiting for them counts as time of the run."""
+        if self.feed is None:
+            return self.fitted.steps
+        before = self.feed.waited
+        block = self.feed.block(self.step + 1)
+        self.seconds += self.feed.waited - before
+        if block is None or block.fed is None:
+            return self.step
+        self.fed = block.fed
+        return block.last
+
+    def _loop(self, carry: Carry, last: int) -> tuple[Carry, Snapshots]:
+        """The compiled loop, up to this step."""
+        return self.programs.loop(self.room)(self.leaves, carry, np.array([last, self.every], np.int32), self.fed)
 
     def _points_of_chunk(self, first: int, took: float, snapshots: Snapshots) -> list[RecordPoint]:
         """The records of a chunk; the time within it is shared out evenly."""
@@ -178,28 +202,38 @@ class Run:
 def first_point(fitted: Fitted) -> tuple[Float[Array, " n"], bool]:
     """The start, and whether it is x0 projected into the domain; an error if a function is not finite there."""
     problem, parameters = fitted.problem, fitted.parameters
-    found = check_start(problem, parameters)
+    found = check_start(problem, parameters, fitted.original.data)
     if not found.inside and not problem.domain.can_project:
         domain = type(problem.domain).__name__
         raise ValueError(f"x0 lies outside the domain {domain}, which cannot project; start inside it")
     return (parameters.start, False) if found.inside else (jnp.asarray(found.start), True)
 
 
-def start_run(fitted: Fitted, x: Float[Array, " n"], seeds: list[int], every: int, lanes: bool = False) -> Run:
+def start_run(
+    fitted: Fitted,
+    x: Float[Array, " n"],
+    seeds: list[int],
+    every: int,
+    lanes: bool = False,
+    feed: Feed | None = None,
+) -> Run:
     """Estimate the method's constants, initialize it, and compile the loop.
 
     With lanes, the numbers of the method have a leading axis, one entry per seed.
     """
+    first, fed = ((), NO_STREAMS) if feed is None else (feed.first_batches(), feed.like)
     programs, leaves = run_programs_for(fitted, lanes), fitted.oracle.leaves()
     key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
     method = as_arrays(fitted.method, fitted.parameters.dtype)
     info = step_info(fitted, one_method(method, 0) if lanes else method)._asdict()
-    state, seconds = programs.timed_start(leaves, method, x, key, np.int32(fitted.steps))
+    state, seconds = programs.timed_start(leaves, first, method, x, key, np.int32(fitted.steps))
     finite = jnp.ones(len(seeds) if lanes else (), bool)
     counts = {name: jnp.zeros_like(finite, jnp.int32) for name, count in info.items() if not isinstance(count, int)}
     carry = Carry(state, finite, counts)
     room = max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * state.average.size)))
-    programs.loop(room)(leaves, carry, np.array([0, every], np.int32))  # no step: compiles, so that this is not timed
+    programs.loop(room)(
+        leaves, carry, np.array([0, every], np.int32), fed
+    )  # no step: compiles, so that this is not timed
     return Run(
         fitted=fitted,
         seeds=seeds,
@@ -212,4 +246,5 @@ def start_run(fitted: Fitted, x: Float[Array, " n"], seeds: list[int], every: in
         seconds=seconds,
         calls=[dict.fromkeys(Info._fields, 0) for _ in seeds],
         each_step={name: count for name, count in info.items() if isinstance(count, int)},
+        feed=feed,
     )

@@ -132,15 +132,18 @@ def run_to_end(finish: Finish, observer: Observer | None = None, store: Checkpoi
     return status
 
 
-def resume(store: CheckpointStore, run: Run, recorder: Recorder) -> bool:
-    """Go on from the newest checkpoint; whether there was one."""
+def resume(store: CheckpointStore, run: Run, recorder: Recorder) -> list[str]:
+    """Go on from the newest checkpoint, and say so; nothing to say if there is none."""
     saved = store.restore((run.arrays(), recorder.arrays()))
     if saved is None:
-        return False
+        return []
     (of_run, of_recorder), notes = saved
     run.restore(of_run, notes)
     recorder.restore(of_recorder, notes)
-    return True
+    said = [f"resumed at step {run.step:,} from {store.folder}"]
+    if run.feed is not None and (changed := run.feed.resume(run.step, notes["streams"])):
+        said.append(changed)
+    return said
 
 
 def _save(store: CheckpointStore, run: Run, recorder: Recorder) -> None:
@@ -162,6 +165,8 @@ def _status(finish: Finish, observer: Observer | None, interrupts: Interrupts) -
         return "unbounded"
     if finish.reached():
         return "converged"
+    if run.feed is not None and run.feed.failure is not None:
+        return "data_error"
     if run.step >= run.fitted.steps or (stop is not None and stop.seconds is not None and run.seconds >= stop.seconds):
         return "budget"
     return "interrupted" if interrupts.asked or (observer is not None and observer.stopped) else None

@@ -21,8 +21,9 @@ from .options import Record, Stop, as_record, check_stop
 from .progress import progress_bar
 from .recording import Recorder
 from .result import Result
-from .run import Run, first_point, start_run
+from .run import first_point, start_run
 from .running import Finish, Observer, resume, run_to_end
+from .streamed import evaluated_beside_streams, feeding
 
 logger = logging.getLogger("tightrope")
 
@@ -77,34 +78,33 @@ def solve(
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
-    recorder = Recorder(fitted, record, stop or Stop(), [seed])
-    with _store(checkpoint, fitted, record, seed) as store:
+    with _store(checkpoint, fitted, record, seed) as store, feeding(fitted, record) as feed:
+        notes = [fitted.reason] if fitted.reason else []
+        if feed is not None:
+            fitted, evaluated_on = evaluated_beside_streams(fitted, record, feed)
+            notes.append(evaluated_on)
+        recorder = Recorder(fitted, record, stop or Stop(), [seed])
         x, projected = first_point(fitted)
-        run = start_run(fitted, x, [seed], record.every)
-        resumed = _resumed(store, run, recorder)
-        notes = resumed + ([fitted.reason] if fitted.reason else [])
+        run = start_run(fitted, x, [seed], record.every, feed=feed)
+        resumed = [] if store is None else resume(store, run, recorder)
+        notes[:0] = resumed
         if warm_start is None and projected:
             notes.append("x0 was outside the domain and was projected")
         finish = Finish(run, recorder, stop, notes)
         with progress_bar(progress, fitted.steps, fitted.name) as show:
             if resumed:
-                show(run.step, *resumed)
+                logger.info("%s", "; ".join(resumed))
+                show(run.step, "; ".join(resumed))
             observer = Observer(show, callback)
             status = run_to_end(finish, observer, store)
     if observer.stopped:
         notes.append("the callback stopped the run")
+    if feed is not None:
+        notes += feed.remarks(run.seconds)
     result = finish.answers(status)[0]
-    check_answer(problem, fitted.parameters, fitted.parameters.ravel(result.x))
+    result.cause = None if feed is None else feed.failure
+    check_answer(fitted.problem, fitted.parameters, fitted.original.data, fitted.parameters.ravel(result.x))
     return result
-
-
-def _resumed(store: CheckpointStore | None, run: Run, recorder: Recorder) -> list[str]:
-    """Go on from the newest checkpoint, and say so; nothing to say if there is none."""
-    if store is None or not resume(store, run, recorder):
-        return []
-    said = f"resumed at step {run.step:,} from {store.folder}"
-    logger.info("%s", said)
-    return [said]
 
 
 def _store(

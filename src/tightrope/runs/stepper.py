@@ -17,7 +17,7 @@ from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
-from .batches import BatchPlan
+from .batches import BatchPlan, Roles, on_first_batches, streamed_parts, streams_of
 from .fitting import fit
 from .options import Stop
 from .result import Result
@@ -62,16 +62,14 @@ class StepperState(eqx.Module):
 AXES = {"method": 0, "state": 0, "average": 0, "k": None, "horizon": None, "key": 0}
 """The axes of a StepperState under vmap."""
 
-Roles = dict[str, int | None]
-
 
 def draw_samples(
-    oracle: Oracle, roles: Roles, key: Array, k: Int[Array, ""]
+    oracle: Oracle, roles: Roles, key: Array, k: Int[Array, ""], streamed: tuple[PyTree[Array], ...] = ()
 ) -> tuple[dict[str, Sample], Float[Array, ""]]:
-    """The samples of every role and the uniform number of step k, from (key, k) alone."""
-    keys = _step_keys(roles, key, k)
-    samples = {name: oracle.draw(keys[i], examples) for i, (name, examples) in enumerate(sorted(roles.items()))}
-    return samples, _uniform(keys)
+    """The samples of every role and the uniform number of step k, from (key, k) and its batch of every stream alone."""
+    keys, parts = _step_keys(roles, key, k), streamed_parts(oracle.sources, roles, streamed)
+    drawn = enumerate(sorted(roles.items()))
+    return {name: oracle.draw(keys[i], examples, parts[name]) for i, (name, examples) in drawn}, _uniform(keys)
 
 
 def _step_keys(roles: Roles, key: Array, k: Int[Array, ""]) -> Array:
@@ -95,6 +93,23 @@ def start(
     if any(leaf is None for leaf in jax.tree.leaves(method, is_leaf=lambda leaf: leaf is None)):
         method = method.estimate_constants(oracle, x, draw)
     return StepperState(method, method.init(oracle, x, draw, steps), x, k, steps, key, oracle.parameters)
+
+
+def start_on_streams(
+    oracle: Oracle,
+    first: tuple[PyTree[Array], ...],
+    method: Method,
+    x: Float[Array, " n"],
+    key: Array,
+    steps: Int[Array, ""],
+) -> StepperState:
+    """`start` with the first batch of every stream, on which the method's constants are estimated."""
+    if not first:
+        return start(oracle, method, x, key, steps)
+    samples, _ = draw_samples(oracle, method.roles(oracle), key, jnp.int32(0), first)
+    batches = dict(zip(streams_of(oracle.sources), first, strict=True))
+    drawing, given = on_first_batches(oracle, batches, samples)
+    return start(drawing, method, x, key, steps, given)
 
 
 def take_step(

@@ -15,7 +15,7 @@ from ..arguments import described, positive_int, seed_number
 from ..methods.base import Method
 from ..problems.probing import check_answer
 from ..problems.problem import Problem
-from .fitting import Fitted, check_can_draw, check_problem, fit
+from .fitting import Fitted, check_can_draw, check_no_streams, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
 from .recording import Recorder
 from .result import Result
@@ -104,6 +104,7 @@ def sweep(
     """
     check_problem("sweep", problem)
     check_can_draw("sweep", problem)
+    check_no_streams("sweep", problem)
     check_stop("sweep", stop)
     listed = _seeds(seeds)
     settings = [fit("sweep", problem, x0, method, steps) for method in _several(methods)]
@@ -119,7 +120,7 @@ def sweep(
             results[i] = ended[place * len(listed) : (place + 1) * len(listed)]
     found = SweepResult([result for i in range(len(settings)) for result in results[i]])
     parameters = settings[0].parameters
-    check_answer(problem, parameters, parameters.ravel(found.best().x))
+    check_answer(problem, parameters, settings[0].original.data, parameters.ravel(found.best().x))
     return found
 
 
