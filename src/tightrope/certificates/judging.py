@@ -182,7 +182,7 @@ def _curvature(
 ) -> Curvature:
     """The predicted decrease at x: its residual is known, its curvature is measured on the sample of records."""
     sampled, sample = evaluation_data(oracle)
-    multipliers = oracle.rows.from_raw(jnp.asarray(estimates.multipliers))
+    multipliers = oracle.rows.from_raw(np.asarray(estimates.multipliers, x.dtype))
     program = programs_for(problem, oracle).curvature
     return jax.device_get(
         program(sampled.leaves(), x, start, estimates.residual, estimates.gradient_norm, multipliers, sample)

@@ -1,6 +1,7 @@
-"""Compiled programs that evaluate points of a problem. The problem keeps them, so they are freed with it.
+"""Programs that evaluate points of a problem.
 
-Data and all other numbers are arguments of a program; functions are closed over. A program is compiled once per structure of x.
+Data and all other numbers are arguments of a program; functions are closed over. A program is traced once per structure of x.
+See `problems.compiling` for what is compiled.
 """
 
 from __future__ import annotations
@@ -12,13 +13,25 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..oracles.oracle import Oracle, Sample
+from ..problems.compiling import Effort, Program
 from ..problems.problem import Problem, cached_on_problem
-from .evaluation import Evaluation, evaluate
-from .gap import curvature_at
+from .evaluation import Evaluation, evaluate, examples_for_records
+from .gap import Curvature, curvature_at
 
 GROUP_SIZE, MAX_GROUP_ROWS, MAX_GROUP_NUMBERS = 8, 64, 2**18
 """Points evaluated at once, in one pass over the data. Points are evaluated one at a time if there are more constraint values
 (LAPACK's own threads slow down several factorizations at once) or if gradient and Jacobian have more numbers."""
+
+
+LITTLE_WORK = 2**18
+"""Numbers of the data, and of the parameters for every row, below which a program is not worth much optimization."""
+
+
+def effort_for(oracle: Oracle) -> Effort:
+    """The effort for programs that pass over the data a few times."""
+    examples = sum(examples_for_records(source) for source in oracle.sources)
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(oracle.data)) + examples * oracle.parameters.size
+    return "little" if numbers + (1 + oracle.rows.raw_size) * oracle.parameters.size <= LITTLE_WORK else "full"
 
 
 class Programs:
@@ -33,13 +46,25 @@ class Programs:
             oracle = jax.tree.unflatten(structure, leaves)
             return jax.vmap(lambda x, shift: evaluate(oracle, x, shift, *rest))(points, shifts)
 
+        def curvature(leaves: list[Array], *point_and_sample: Any) -> Curvature:
+            return curvature_at(jax.tree.unflatten(structure, leaves), *point_and_sample)
+
         rows, columns = original.rows.raw_size, original.parameters.size
         small = rows <= MAX_GROUP_ROWS and (1 + rows) * columns <= MAX_GROUP_NUMBERS
         self._group_size, self._raw_size = GROUP_SIZE if small else 1, rows
-        self._evaluate = jax.jit(evaluate_points)
-        self.curvature = jax.jit(
-            lambda leaves, *point_and_sample: curvature_at(jax.tree.unflatten(structure, leaves), *point_and_sample)
-        )
+        self._rows, self._trained = len(original.rows.index), original.parameters.trained.size
+        effort = effort_for(original)
+        self._evaluate = Program(evaluate_points, effort)
+        self.curvature = Program(curvature, effort)
+
+    def begin(self, leaves: list[Array], sample: Sample, start: Float[Array, " n"]) -> None:
+        """Trace the programs for this sample; they are compiled in threads."""
+        vector = np.zeros(self._trained, start.dtype)
+        points, shifts = np.zeros((self._group_size, start.size)), np.zeros((self._group_size, 1 + self._raw_size))
+        points, shifts = (array.astype(start.dtype) for array in (points, shifts))
+        self._evaluate.begin(leaves, points, shifts, start, sample, np.int32(0))
+        multipliers = np.zeros(self._rows, start.dtype)
+        self.curvature.begin(leaves, start, start, vector, start.dtype.type(0), multipliers, sample)
 
     def evaluate(
         self,

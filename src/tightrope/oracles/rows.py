@@ -55,11 +55,11 @@ class Rows(eqx.Module):
         """The multipliers of the raw values: one signed number each, positive if an upper bound is active."""
         return jnp.zeros(self.raw_size, multipliers.dtype).at[np.array(self.index, int)].add(self.sign * multipliers)
 
-    def from_raw(self, multipliers: Float[Array, " raw"]) -> Float[Array, " rows"]:
+    def from_raw(self, multipliers: Float[np.ndarray, " raw"]) -> Float[np.ndarray, " rows"]:
         """The multipliers of the rows that `to_raw` maps back to these."""
-        rows = self.sign * multipliers[np.array(self.index, int)]
-        least, greatest = jnp.where(jnp.isinf(self.low), 0.0, -jnp.inf), jnp.where(jnp.isinf(self.high), 0.0, jnp.inf)
-        return jnp.clip(rows, least, greatest)
+        rows = np.asarray(self.sign) * multipliers[np.array(self.index, int)]
+        least, greatest = np.where(np.isinf(self.low), 0.0, -np.inf), np.where(np.isinf(self.high), 0.0, np.inf)
+        return np.clip(rows, least, greatest).astype(rows.dtype)
 
 
 class _Row(NamedTuple):

@@ -139,5 +139,5 @@ def _start_dual(owner: str, oracle: Oracle, problem: Problem, warm: Result) -> O
         raise ValueError(f"{owner}: warm_start has no multipliers for {missing}; it is the result of another problem")
     signed = [(-1.0 if c.kind == "at_least" else 1.0, warm.multipliers[c.name]) for c in problem.constraints]
     raw = np.concatenate([sign * np.atleast_1d(value) for sign, value in signed] or [np.zeros(0)])
-    rows = oracle.rows.from_raw(jnp.asarray(raw, oracle.parameters.dtype))
-    return eqx.tree_at(lambda o: o.multipliers, oracle, rows)
+    rows = oracle.rows.from_raw(np.asarray(raw, oracle.parameters.dtype))
+    return eqx.tree_at(lambda o: o.multipliers, oracle, jnp.asarray(rows))

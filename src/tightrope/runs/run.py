@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 from ..methods.base import Info, as_arrays
 from ..problems.probing import check_start
 from .fitting import Fitted
-from .loop import Carry, Snapshots, one_method
-from .programs import RunPrograms, run_programs_for, step_info
+from .loop import Carry, Counts, Snapshots
+from .programs import RunPrograms, run_programs_for
 
 CHUNK_SECONDS = 0.5
 """A chunk is meant to take this long, so that Ctrl-C is answered within a second."""
@@ -60,8 +60,6 @@ class Run:
     seconds: float
     """Time of the start and of all chunks, without compilation and evaluation."""
     calls: list[dict[str, int]]
-    each_step: dict[str, int]
-    """The calls of a step that never vary."""
     step: int = 0
     """Steps taken."""
     chunk: int = FIRST_CHUNK
@@ -79,7 +77,7 @@ class Run:
         before, first = self.carry, self.step
         self.before = before, first, self.seconds, self.calls
         last = min((first // self.every + records) * self.every, self.fitted.steps, first + self.chunk)
-        loop = partial(self.programs.loop(self.room), self.leaves, before)
+        loop = partial(self.programs.loop(self.room), self.leaves, before.run, before.finite)
         began = time.perf_counter()
         self.carry, snapshots = jax.block_until_ready(loop(np.array([last, self.every], np.int32)))
         took = time.perf_counter() - began
@@ -104,7 +102,7 @@ class Run:
         self.carry, self.step, before, self.calls = self.before
         self.seconds = before + (self.seconds - before) * (step - self.step) / max(taken, 1)
         loop = self.programs.loop(self.room)
-        self.carry, _ = loop(self.leaves, self.carry, np.array([step, self.every], np.int32))
+        self.carry, _ = loop(self.leaves, self.carry.run, self.carry.finite, np.array([step, self.every], np.int32))
         self.calls = self._calls_after(step - self.step, jax.device_get(self.carry.counts))
         self.step = step
 
@@ -127,7 +125,7 @@ class Run:
     def arrays(self) -> Any:
         """The arrays of a checkpoint."""
         run = self.carry.run
-        return run.state, run.average, self.carry.finite, self.carry.counts
+        return run.state, run.average, self.carry.finite, self.carry.counts.varying
 
     def notes(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
@@ -135,11 +133,11 @@ class Run:
 
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        state, average, finite, counts = arrays
+        state, average, finite, varying = arrays
         self.step, self.seconds, self.diverged = notes["step"], notes["seconds"], notes["diverged"]
         self.calls = notes["calls"]
         run = replace(self.carry.run, state=state, average=average, k=jnp.int32(self.step))
-        self.carry = Carry(run, finite, counts)
+        self.carry = Carry(run, finite, replace(self.carry.counts, varying=varying))
 
     # ------------------------------------------------------------------ parts of a chunk
 
@@ -161,11 +159,12 @@ class Run:
         self.runs_away, self.moved = known and moved > RUNAWAY_GROWTH * self.moved, moved
         return GROWTH if known and not self.runs_away else 1
 
-    def _calls_after(self, steps: int, varying: dict[str, Any]) -> list[dict[str, int]]:
-        """The calls of every lane, this many steps after the last chunk; `varying` are the counts that differ."""
+    def _calls_after(self, steps: int, counts: Counts) -> list[dict[str, int]]:
+        """The calls of every lane, this many steps after the last chunk."""
+        varying, each_step = counts.varying, dict(counts.each_step)
         return [
             {
-                name: n + steps * self.each_step.get(name, 0) + self._lane(varying.get(name, 0), i)
+                name: n + steps * each_step.get(name, 0) + self._lane(varying.get(name, 0), i)
                 for name, n in calls.items()
             }
             for i, calls in enumerate(self.calls)
@@ -185,21 +184,24 @@ def first_point(fitted: Fitted) -> tuple[Float[Array, " n"], bool]:
     return (parameters.start, False) if found.inside else (jnp.asarray(found.start), True)
 
 
+def begin_run(fitted: Fitted, seeds: list[int], lanes: bool = False) -> None:
+    """Trace the programs of a run; they are compiled in threads."""
+    programs, arguments = _start_of(fitted, fitted.parameters.start, seeds, lanes)
+    state = programs.start.begin(*arguments)
+    programs.loop(_room_for(state)).begin(arguments[0], state, _all_finite(seeds, lanes), np.zeros(2, np.int32))
+    programs.output.begin(arguments[0], state.method, state.state)
+
+
 def start_run(fitted: Fitted, x: Float[Array, " n"], seeds: list[int], every: int, lanes: bool = False) -> Run:
     """Estimate the method's constants, initialize it, and compile the loop.
 
     With lanes, the numbers of the method have a leading axis, one entry per seed.
     """
-    programs, leaves = run_programs_for(fitted, lanes), fitted.oracle.leaves()
-    key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
-    method = as_arrays(fitted.method, fitted.parameters.dtype)
-    info = step_info(fitted, one_method(method, 0) if lanes else method)._asdict()
-    state, seconds = programs.timed_start(leaves, method, x, key, np.int32(fitted.steps))
-    finite = jnp.ones(len(seeds) if lanes else (), bool)
-    counts = {name: jnp.zeros_like(finite, jnp.int32) for name, count in info.items() if not isinstance(count, int)}
-    carry = Carry(state, finite, counts)
-    room = max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * state.average.size)))
-    programs.loop(room)(leaves, carry, np.array([0, every], np.int32))  # no step: compiles, so that this is not timed
+    programs, arguments = _start_of(fitted, x, seeds, lanes)
+    leaves = arguments[0]
+    state, seconds = programs.timed_start(*arguments)
+    room, rest = _room_for(state), (_all_finite(seeds, lanes), np.array([0, every], np.int32))
+    carry, _ = programs.loop(room)(leaves, state, *rest)  # no step: waits for the compiler, so that this is not timed
     return Run(
         fitted=fitted,
         seeds=seeds,
@@ -211,5 +213,22 @@ def start_run(fitted: Fitted, x: Float[Array, " n"], seeds: list[int], every: in
         room=room,
         seconds=seconds,
         calls=[dict.fromkeys(Info._fields, 0) for _ in seeds],
-        each_step={name: count for name, count in info.items() if isinstance(count, int)},
     )
+
+
+def _start_of(
+    fitted: Fitted, x: Float[Array, " n"], seeds: list[int], lanes: bool
+) -> tuple[RunPrograms, tuple[Any, ...]]:
+    """The programs of a run, and the arguments of the one that starts it; the first are the numbers of the oracle."""
+    key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
+    method = as_arrays(fitted.method, fitted.parameters.dtype)
+    return run_programs_for(fitted, lanes), (fitted.oracle.leaves(), method, x, key, np.int32(fitted.steps))
+
+
+def _all_finite(seeds: list[int], lanes: bool) -> np.ndarray:
+    return np.ones(len(seeds) if lanes else (), bool)
+
+
+def _room_for(state: Any) -> int:
+    """The records that fit in a chunk."""
+    return max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * state.average.size)))

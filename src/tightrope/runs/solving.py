@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from ..arguments import check_callable, seed_number
 from ..methods.base import Method
-from ..problems.probing import check_answer
+from ..problems.probing import begin_probe, check_answer
 from ..problems.problem import Problem
 from .checkpoint import Checkpoint, CheckpointStore
 from .fingerprint import fingerprint
@@ -21,7 +21,7 @@ from .options import Record, Stop, as_record, check_stop
 from .progress import progress_bar
 from .recording import Recorder
 from .result import Result
-from .run import Run, first_point, start_run
+from .run import Run, begin_run, first_point, start_run
 from .running import Finish, Observer, resume, run_to_end
 
 logger = logging.getLogger("tightrope")
@@ -79,6 +79,9 @@ def solve(
     record = as_record("solve", record, fitted.steps, problem.sources)
     recorder = Recorder(fitted, record, stop or Stop(), [seed])
     with _store(checkpoint, fitted, record, seed) as store:
+        begin_probe(problem, fitted.parameters)
+        begin_run(fitted, [seed])
+        recorder.begin()
         x, projected = first_point(fitted)
         run = start_run(fitted, x, [seed], record.every)
         resumed = _resumed(store, run, recorder)
