@@ -10,6 +10,7 @@ from .certificates.judging import certify
 from .problems.constraints import Constraint, affine, at_least, at_most, between, equals
 from .problems.data import Batches, Dataset, Sampler
 from .problems.model_state import WithState
+from .problems.persistent_cache import cache
 from .problems.problem import Problem
 from .runs.checkpoint import Checkpoint
 from .runs.options import Record, Stop
@@ -43,6 +44,7 @@ __all__ = [
     "at_least",
     "at_most",
     "between",
+    "cache",
     "certify",
     "datasets",
     "domains",

@@ -126,18 +126,16 @@ def certify_point(
     and the intervals of the constraints are asymptotic.
     """
     tolerance, confidence, seed, samples, attempt = options
-    key = jax.random.fold_in(
-        jax.random.key(seed), np.uint32(2**32 - 1 - attempt)
-    )  # a stream that no step of a run uses
     plan = Plan(tuple(map(passed_in_full, oracle.sources)), max(-(-samples // BATCH_EXAMPLES), MIN_BATCHES))
     near = None
     if not problem.smooth and problem.domain.can_project and not oracle.large_jacobian:
-        near = near_stationarity(problem, oracle, x, jax.random.fold_in(key, np.uint32(PROXIMAL_BATCH)))
+        key = jax.random.fold_in(_key(seed, attempt), np.uint32(PROXIMAL_BATCH))
+        near = near_stationarity(problem, oracle, x, key)
     risk = (1.0 - confidence) / max(plan.count_estimates(oracle) + (near is not None and near.sampled), 1)
     if all(plan.exact):
         estimates = _from_all_data(problem, exact or evaluate_exactly(problem, oracle, np.asarray(x)[None], start)[0])
     else:
-        estimates = _from_samples(problem, oracle, (x, start), plan, (key, risk), strict)
+        estimates = _from_samples(problem, oracle, (x, start), plan, (_key(seed, attempt), risk), strict)
     scales = constraint_scales(problem, oracle, estimates.sizes)
     relative = _by_name(problem, oracle, estimates, scales)
     verdict = _verdict(relative, tolerance)
@@ -164,6 +162,11 @@ def certify_point(
         objective_scale=objective_scale(estimates.objective.value, estimates.sizes),
         gradient_scale=max(float(estimates.sizes.gradient), float(curvature.gradient_change)) or 1.0,
     )
+
+
+def _key(seed: int, attempt: int) -> Array:
+    """The key of a stream that no step of a run uses."""
+    return jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1 - attempt))
 
 
 def _by_name(

@@ -97,7 +97,7 @@ def answers(
             weights,
             recorder.first_objectives[lane],
         )
-        finite = bool(np.reshape(run.carry.finite, -1)[lane if run.lanes else 0])
+        finite = bool(np.ravel(np.asarray(run.carry.finite))[lane if run.lanes else 0])
         ending = Ending(
             status if finite or not run.lanes else "diverged",
             notes,

@@ -6,12 +6,14 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from jaxtyping import PyTree
 
 from ..arguments import check_callable, seed_number
 from ..methods.base import Method
+from ..problems.compiling import compile_seconds
 from ..problems.probing import begin_probe, check_answer
 from ..problems.problem import Problem
 from .checkpoint import Checkpoint, CheckpointStore
@@ -71,16 +73,17 @@ def solve(
     """
     check_problem("solve", problem)
     check_can_draw("solve", problem)
-    seed = seed_number("solve", "seed", seed)
+    seed, compiled = seed_number("solve", "seed", seed), compile_seconds()
     check_stop("solve", stop)
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
     recorder = Recorder(fitted, record, stop or Stop(), [seed])
-    with _store(checkpoint, fitted, record, seed) as store:
-        begin_probe(problem, fitted.parameters)
+    with _store(checkpoint, fitted, record, seed) as store, progress_bar(progress, fitted.steps, fitted.name) as show:
+        show(0, "compiling")
         begin_run(fitted, [seed])
+        begin_probe(problem, fitted.parameters)
         recorder.begin()
         x, projected = first_point(fitted)
         run = start_run(fitted, x, [seed], record.every)
@@ -89,16 +92,14 @@ def solve(
         if warm_start is None and projected:
             notes.append("x0 was outside the domain and was projected")
         finish = Finish(run, recorder, stop, notes)
-        with progress_bar(progress, fitted.steps, fitted.name) as show:
-            if resumed:
-                show(run.step, *resumed)
-            observer = Observer(show, callback)
-            status = run_to_end(finish, observer, store)
+        show(run.step, *resumed or [""])
+        observer = Observer(show, callback)
+        status = run_to_end(finish, observer, store)
     if observer.stopped:
         notes.append("the callback stopped the run")
     result = finish.answers(status)[0]
     check_answer(problem, fitted.parameters, fitted.parameters.ravel(result.x))
-    return result
+    return replace(result, compile_seconds=compile_seconds() - compiled)
 
 
 def _resumed(store: CheckpointStore | None, run: Run, recorder: Recorder) -> list[str]:
