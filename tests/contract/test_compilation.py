@@ -102,7 +102,7 @@ def test_data_are_arguments_and_not_constants_of_the_program():
     problem = tr.Problem(loss, data=data)
     run = started(problem, X0, tr.methods.TruncatedMomentum(), steps=5)
     numbers = np.array([1, 5], np.int32)
-    loop = jax.jit(run.programs.loop(run.room)._fn)
+    loop = jax.jit(run.programs.loop(run.room).fn)
     text = loop.lower(run.leaves, run.carry.run, run.carry.finite, numbers).as_text()
     assert "tensor<5000x4xf32>" in text  # the data is there, as an argument
     assert len(text) < 200_000  # a constant of 20,000 numbers would be written out

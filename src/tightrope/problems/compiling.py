@@ -102,10 +102,14 @@ class Program:
     Args:
         fn: the function. It is kept by the program, but not by the cache.
         effort: how much the compiler optimizes it.
+
+    Attributes:
+        fn: the function, not compiled.
     """
 
     def __init__(self, fn: Callable[..., Any], effort: Effort = "full"):
-        self._fn, self._effort = fn, effort
+        self.fn = fn
+        self._effort: Effort = effort
         self._ready: dict[Hashable, _Ready] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -139,27 +143,27 @@ class Program:
         returned: list[Any] = []
 
         def flat(leaves: list[Any]) -> list[Any]:
-            found, tree = jax.tree.flatten(self._fn(*jax.tree.unflatten(structure, leaves)))
+            found, tree = jax.tree.flatten(self.fn(*jax.tree.unflatten(structure, leaves)))
             returned[:] = [tree]
             return found
 
-        flat.__name__ = getattr(self._fn, "__name__", None) or getattr(self._fn, "func", flat).__name__
+        flat.__name__ = getattr(self.fn, "__name__", None) or getattr(self.fn, "func", flat).__name__
         traced = jax.jit(flat).trace(leaves)
-        places = tuple(map(_place, leaves))
-        key = (_key(traced.jaxpr), places, self._effort, jax.default_backend(), str(jax.config.jax_default_device))
+        device = jax.config.values["jax_default_device"]
+        key = (_key(traced.jaxpr), tuple(map(_place, leaves)), self._effort, jax.default_backend(), str(device))
 
         def lower() -> Callable[[], Any]:
             logger.debug("compiling %s", flat.__name__)
-            return partial(_compile, traced.lower(), CPU_OPTIONS[self._effort])
+            return partial(_compile, traced.lower(), self._effort)
 
         return _Ready(_cache.get(key, lower), returned[0], jax.tree.leaves(traced.out_info))
 
 
-def _compile(lowered: Any, cpu_options: dict[str, Any]) -> Any:
+def _compile(lowered: Any, effort: Effort) -> Any:
     if jax.default_backend() != "cpu":
         return lowered.compile()
     try:
-        return lowered.compile(compiler_options=cpu_options)
+        return lowered.compile(compiler_options=CPU_OPTIONS[effort])
     except JaxRuntimeError as error:
         if "No such compile option" not in str(error):
             raise

@@ -43,5 +43,5 @@ def use_default_cache() -> None:
     """Keep the programs of the command line, unless `TIGHTROPE_CACHE` is empty or JAX has a cache already."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = os.environ.get("TIGHTROPE_CACHE", f"{base}/tightrope/programs")
-    if folder and not jax.config.jax_compilation_cache_dir:
+    if folder and not jax.config.values["jax_compilation_cache_dir"]:
         cache(folder)

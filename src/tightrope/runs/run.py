@@ -184,10 +184,16 @@ def first_point(fitted: Fitted) -> tuple[Float[Array, " n"], bool]:
     return (parameters.start, False) if found.inside else (jnp.asarray(found.start), True)
 
 
-def begin_run(fitted: Fitted, seeds: list[int], lanes: bool = False) -> None:
-    """Trace the programs of a run; they are compiled in threads."""
+def begin_start(fitted: Fitted, seeds: list[int], lanes: bool = False) -> Any:
+    """Trace the program that starts a run; it is compiled in a thread. Return the shapes of its state."""
     programs, arguments = _start_of(fitted, fitted.parameters.start, seeds, lanes)
-    state = programs.start.begin(*arguments)
+    return programs.start.begin(*arguments)
+
+
+def begin_run(fitted: Fitted, seeds: list[int], lanes: bool = False) -> None:
+    """Trace the other programs of a run; they are compiled in threads."""
+    state = begin_start(fitted, seeds, lanes)
+    programs, arguments = _start_of(fitted, fitted.parameters.start, seeds, lanes)
     programs.loop(_room_for(state)).begin(arguments[0], state, _all_finite(seeds, lanes), np.zeros(2, np.int32))
     programs.output.begin(arguments[0], state.method, state.state)
 

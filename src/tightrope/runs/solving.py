@@ -23,7 +23,7 @@ from .options import Record, Stop, as_record, check_stop
 from .progress import progress_bar
 from .recording import Recorder
 from .result import Result
-from .run import Run, begin_run, first_point, start_run
+from .run import Run, begin_run, begin_start, first_point, start_run
 from .running import Finish, Observer, resume, run_to_end
 
 logger = logging.getLogger("tightrope")
@@ -82,10 +82,11 @@ def solve(
     recorder = Recorder(fitted, record, stop or Stop(), [seed])
     with _store(checkpoint, fitted, record, seed) as store, progress_bar(progress, fitted.steps, fitted.name) as show:
         show(0, "compiling")
-        begin_run(fitted, [seed])
         begin_probe(problem, fitted.parameters)
-        recorder.begin()
+        begin_start(fitted, [seed])
         x, projected = first_point(fitted)
+        begin_run(fitted, [seed])
+        recorder.begin()
         run = start_run(fitted, x, [seed], record.every)
         resumed = _resumed(store, run, recorder)
         notes = resumed + ([fitted.reason] if fitted.reason else [])
