@@ -12,6 +12,7 @@ from pathlib import Path
 
 # LAPACK's threads and those of the other worker get in each other's way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("TIGHTROPE_CACHE", "")  # the command line keeps nothing
 
 import jax
 import jax.numpy as jnp

@@ -10,6 +10,7 @@ from .certificates.judging import certify
 from .problems.constraints import Constraint, affine, at_least, at_most, between, equals
 from .problems.data import Batches, Dataset, Sampler
 from .problems.model_state import WithState
+from .problems.persistent_cache import cache
 from .problems.problem import Problem
 from .problems.stream import Stream
 from .runs.checkpoint import Checkpoint
@@ -45,6 +46,7 @@ __all__ = [
     "at_least",
     "at_most",
     "between",
+    "cache",
     "certify",
     "datasets",
     "domains",

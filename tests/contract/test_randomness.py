@@ -131,8 +131,8 @@ def loops_in(jaxpr):
 def test_indices_are_drawn_for_a_block_of_steps_and_not_inside_the_step(case):
     problem, x0, method = case
     run = started(problem, x0, method, steps=5)
-    arguments = run.leaves, run.carry, np.array([5, 5], np.int32)
-    jaxpr = jax.make_jaxpr(run.programs.loop(run.room))(*arguments).jaxpr
+    arguments = run.leaves, run.carry.run, run.carry.finite, np.array([5, 5], np.int32)
+    jaxpr = jax.make_jaxpr(run.programs.loop(run.room).fn)(*arguments).jaxpr
     blocks = [body for body in loops_in(jaxpr) if "random_bits" in everything_in(body)]
     assert len(blocks) == 1
     (steps,) = [body for body in loops_in(blocks[0]) if "dynamic_slice" in everything_in(body)]

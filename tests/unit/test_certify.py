@@ -379,7 +379,7 @@ def test_another_number_of_samples_compiles_nothing_and_intervals_shrink_with_it
     problem, x = noisy_problem(), jnp.zeros(2)
     few, many = (tr.certify(problem, x, samples=n) for n in (16_384, 262_144))
     programs = [program for key, program in problem._cache.items() if key[0] == "certify"]
-    assert [program._cache_size() for program in programs] == [1]
+    assert [len(program._ready) for program in programs] == [1]
     assert (few.samples, many.samples) == (16_384, 262_144)
     widths = [c.objective.high - c.objective.low for c in (few, many)]
     assert 3.0 < widths[0] / widths[1] < 6.0  # 4, and Student's t of 16 batches

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ..oracles.oracle import Oracle, Term
+from ..problems.compiling import Program
 from ..problems.model_state import call
 from ..problems.problem import Problem, cached_on_problem
 from .intervals import bounded_mean, place_bet
@@ -117,4 +118,4 @@ def _example_program(oracle: Oracle, terms: list[Term]) -> Any:
         parts = [on_examples(term, term.source) for term in terms if term.source is not None]
         return jnp.concatenate(parts, axis=1)
 
-    return jax.jit(values)
+    return Program(values)

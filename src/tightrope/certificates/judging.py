@@ -165,17 +165,16 @@ def _judge(
     strict: bool,
 ) -> _Judged:
     """Estimate everything but the gap at the first of `points` (the second is x0); `exact` is its evaluation on all data."""
-    key = jax.random.fold_in(
-        jax.random.key(options.seed), np.uint32(2**32 - 1 - options.attempt)
-    )  # a stream that no step of a run uses
     batches = max(-(-options.samples // BATCH_EXAMPLES), MIN_BATCHES)
     plan, near = Plan(tuple(map(passed_in_full, oracle.sources)), batches), None
     if not problem.smooth and problem.domain.can_project and not oracle.large_jacobian:
-        near = near_stationarity(problem, oracle, points[0], jax.random.fold_in(key, np.uint32(PROXIMAL_BATCH)))
+        key = jax.random.fold_in(_key(options), np.uint32(PROXIMAL_BATCH))
+        near = near_stationarity(problem, oracle, points[0], key)
     risk = (1.0 - options.confidence) / max(plan.count_estimates(oracle) + (near is not None and near.sampled), 1)
     if exact is not None:
         return _Judged(options, plan, risk, near, _from_all_data(problem, exact))
-    return _Judged(options, plan, risk, near, _from_samples(problem, oracle, points, plan, (key, risk), strict))
+    estimates = _from_samples(problem, oracle, points, plan, (_key(options), risk), strict)
+    return _Judged(options, plan, risk, near, estimates)
 
 
 def _certificate(
@@ -234,6 +233,11 @@ def _as_streamed(oracle: Oracle, certificate: Certificate) -> Certificate:
         complementarity=label(certificate.complementarity),
         near_stationarity=label(certificate.near_stationarity),
     )
+
+
+def _key(options: Options) -> Array:
+    """The key of random numbers that no step of a run uses."""
+    return jax.random.fold_in(jax.random.key(options.seed), np.uint32(2**32 - 1 - options.attempt))
 
 
 def _by_name(

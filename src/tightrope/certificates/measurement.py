@@ -34,6 +34,7 @@ from ..numerics.kkt import Mapping
 from ..numerics.products import Linear
 from ..numerics.scaling import positive_or_one, reciprocal_or_zero
 from ..oracles.oracle import Oracle, Sample, Term
+from ..problems.compiling import Program
 from ..problems.data import Dataset, Span
 from .evaluation import CERTIFICATE_PRODUCTS, stationarity, stationarity_by_products
 from .mapping import gradient_mapping, mapping_length
@@ -98,7 +99,7 @@ class Measurements(NamedTuple):
 def measurement_program(oracle: Oracle, exact: tuple[bool, ...]) -> Any:
     """The compiled program from the oracle's numbers, x, x0, a key and the number of batches to `Measurements`."""
     structure = jax.tree.structure(oracle)
-    return jax.jit(lambda leaves, *rest: _measure(jax.tree.unflatten(structure, leaves), exact, *rest))
+    return Program(lambda leaves, *rest: _measure(jax.tree.unflatten(structure, leaves), exact, *rest))
 
 
 def _measure(

@@ -1,6 +1,7 @@
-"""Compiled programs that evaluate points of a problem. The problem keeps them, so they are freed with it.
+"""Programs that evaluate points of a problem.
 
-Data and all other numbers are arguments of a program; functions are closed over. A program is compiled once per structure of x.
+Data and all other numbers are arguments of a program; functions are closed over. A program is traced once per structure of x.
+See `problems.compiling` for what is compiled.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..oracles.oracle import Oracle, Sample
+from ..problems.compiling import Effort, Program
 from ..problems.problem import Problem, cached_on_problem
-from .evaluation import Evaluation, evaluate
+from .evaluation import Evaluation, evaluate, examples_for_records
 from .gap import Curvature, curvature_at
 
 GROUP_SIZE, LARGE_GROUP = 8, 64
@@ -23,6 +25,17 @@ MAX_GROUP_ROWS, MAX_GROUP_NUMBERS, MAX_LARGE_NUMBERS = 64, 2**18, 2**12
 """Points are evaluated one at a time if there are more constraint values (LAPACK's own threads slow down several factorizations
 at once) or if gradient and Jacobian have more numbers, and never in large groups if they have more than the last: what
 functions need on the way takes memory too, and grows with the parameters."""
+
+
+LITTLE_WORK = 2**18
+"""Numbers of the data, and of the parameters for every row, below which a program is not worth much optimization."""
+
+
+def effort_for(oracle: Oracle) -> Effort:
+    """The effort for programs that pass over the data a few times."""
+    examples = sum(examples_for_records(source) for source in oracle.sources)
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(oracle.data)) + examples * oracle.parameters.size
+    return "little" if numbers + (1 + oracle.rows.raw_size) * oracle.parameters.size <= LITTLE_WORK else "full"
 
 
 class Programs:
@@ -44,8 +57,20 @@ class Programs:
         rows, columns = original.rows.raw_size, original.parameters.size
         numbers = (1 + rows) * columns if rows <= MAX_GROUP_ROWS else np.inf
         self._raw_size, self._large = rows, numbers <= MAX_LARGE_NUMBERS
-        self._group = GROUP_SIZE if numbers <= MAX_GROUP_NUMBERS else 1
-        self._evaluate, self._curvatures = jax.jit(evaluate_points), jax.jit(curvatures)
+        self._group, self._trained = GROUP_SIZE if numbers <= MAX_GROUP_NUMBERS else 1, original.parameters.trained.size
+        effort = effort_for(original)
+        self._evaluate, self._curvatures = Program(evaluate_points, effort), Program(curvatures, effort)
+
+    def begin(self, leaves: list[Array], sample: Sample, start: Float[Array, " n"]) -> None:
+        """Trace the programs for this sample; they are compiled in threads."""
+
+        def zeros(*shape: int) -> np.ndarray:
+            return np.zeros(shape, start.dtype)
+
+        points, shifts = zeros(self._group, start.size), zeros(self._group, 1 + self._raw_size)
+        self._evaluate.begin(leaves, points, shifts, start, sample, np.int32(0))
+        point = zeros(1, start.size), zeros(1, self._trained), zeros(1), zeros(1, self._raw_size)
+        self._curvatures.begin(leaves, start, sample, *point)
 
     def evaluate(
         self,

@@ -39,6 +39,7 @@ from jaxtyping import Array, Float
 from ..domains import Reals
 from ..numerics.simplex_quadratic import simplex_quadratic
 from ..oracles.oracle import Oracle, Sample
+from ..problems.compiling import Program
 from ..problems.data import Dataset, Span
 from ..problems.problem import Problem, cached_on_problem
 from .intervals import student_width
@@ -153,7 +154,7 @@ def _programs(oracle: Oracle) -> tuple[Any, Any]:
     def first_order(leaves: list[Array], y: Float[Array, " n"], sample: Sample) -> Any:
         return jax.tree.unflatten(structure, leaves).first_order(y, sample)
 
-    return jax.jit(first_order), jax.jit(lambda leaves, y: jax.tree.unflatten(structure, leaves).project(y))
+    return Program(first_order), Program(lambda leaves, y: jax.tree.unflatten(structure, leaves).project(y))
 
 
 def _samples(oracle: Oracle, key: Array) -> list[Sample]:

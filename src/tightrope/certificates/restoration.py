@@ -26,6 +26,7 @@ from ..numerics.prox_linear import ProxLinearModel
 from ..numerics.ranges import RangePenalty, range_multipliers_on_set
 from ..numerics.scaling import positive_or_one
 from ..oracles.oracle import Oracle, Sample
+from ..problems.compiling import Program
 from ..problems.problem import Problem, cached_on_problem
 
 STEPS = 200
@@ -78,7 +79,6 @@ def _restoration_program(oracle: Oracle) -> Any:
     """
     structure = jax.tree.structure(oracle)
 
-    @jax.jit
     def program(leaves: list[Array], sample: Sample, points: Float[Array, "points n"]) -> tuple[Array, Array]:
         here = jax.tree.unflatten(structure, leaves)
         weights = 1.0 / positive_or_one(jnp.linalg.norm(here.first_order(points[0], sample)[3], axis=1))
@@ -89,7 +89,7 @@ def _restoration_program(oracle: Oracle) -> Any:
         ends = jax.vmap(lambda x: _minimize(here, sample, here.project(x)).x)(points)
         return total(points[0]), jax.lax.map(total, ends)
 
-    return program
+    return Program(program)
 
 
 def _misses(oracle: Oracle, rows: Float[Array, " m"]) -> Float[Array, " m"]:

@@ -11,6 +11,7 @@ except ImportError:
     raise SystemExit("tightrope: the command line needs Typer and Rich: pip install 'tightrope[cli]'") from None
 
 from .. import __version__
+from ..problems.persistent_cache import use_default_cache
 from .compare import compare_methods
 from .demo import run_demo
 from .lists import list_methods, list_problems
@@ -29,6 +30,7 @@ def main(
 
     Start with [bold]tightrope demo[/bold]: half a minute, no data needed.
     """
+    use_default_cache()
     if version:
         typer.echo(f"tightrope {__version__}")
     elif context.invoked_subcommand is None:

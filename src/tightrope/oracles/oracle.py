@@ -274,7 +274,7 @@ class Oracle(eqx.Module):
 
     def diameter(self) -> Float[Array, ""]:
         """The diameter of X without slacks; ∞ if X is unbounded."""
-        return self.domain.diameter(self.parameters.unravel_arrays(self.parameters.start))
+        return self.domain.diameter(self.parameters.unravel_arrays(jnp.zeros_like(self.parameters.start)))
 
     def project_normal_cone(self, x: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
         """The projection of v onto the normal cone of X at x; for points without slacks."""

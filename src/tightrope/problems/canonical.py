@@ -47,6 +47,17 @@ def alike(one: Any, other: Any) -> bool:
     return all(same(a, b) for a, b in itertools.zip_longest(describe(one), describe(other)))
 
 
+def primitives(jaxpr: Any) -> Iterator[str]:
+    """The names of all primitives of a jaxpr and of those inside it."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation.primitive.name
+        for parameter in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda node: isinstance(node, ClosedJaxpr | Jaxpr)
+        ):
+            if isinstance(parameter, ClosedJaxpr | Jaxpr):
+                yield from primitives(parameter)
+
+
 def describe(value: Any) -> Iterator[Token]:
     """The description of a value, piece by piece."""
     if isinstance(value, ClosedJaxpr | Jaxpr):  # one class from jax 0.11 on

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ..domains import Domain
 from .canonical import describe
 from .checks import Function
+from .compiling import Program
 from .data import Dataset, Source
 from .model_state import call as call_at
 from .parameters import Parameters
@@ -70,13 +71,24 @@ Data = tuple[PyTree[Array], ...]
 
 def probe(problem: Problem, parameters: Parameters, data: Data, x: Float[Array, " n"], shift: float = 0.0) -> Probe:
     """All functions at x, projected into the domain, or at a point of the domain that lies `shift` away from there."""
+    return jax.device_get(_program(problem, parameters)(*_arguments(problem, data, x, shift)))
 
-    def program() -> Any:
-        return jax.jit(partial(_probe, problem, parameters))
 
-    compiled = cached_on_problem(problem, ("probe", parameters.key), program)
+def begin_probe(problem: Problem, parameters: Parameters, data: Data) -> None:
+    """Trace the program of `probe`; it is compiled in a thread."""
+    _program(problem, parameters).begin(*_arguments(problem, data, parameters.start, 0.0))
+
+
+def _program(problem: Problem, parameters: Parameters) -> Program:
+    def make() -> Program:
+        return Program(partial(_probe, problem, parameters), "little")
+
+    return cached_on_problem(problem, ("probe", parameters.key), make)
+
+
+def _arguments(problem: Problem, data: Data, x: Float[Array, " n"], shift: float) -> tuple[Any, ...]:
     numbers = jax.tree.map(jnp.asarray, (problem.domain, list(data)))
-    return jax.device_get(compiled(*numbers, x, jnp.asarray(shift, x.dtype)))
+    return *numbers, x, np.asarray(shift, x.dtype)
 
 
 def check_start(problem: Problem, parameters: Parameters, data: Data) -> Probe:

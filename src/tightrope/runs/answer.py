@@ -99,7 +99,7 @@ def answers(
         del points["last"]
     evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds, attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
-    finite = np.reshape(run.carry.finite, -1)
+    finite = np.ravel(np.asarray(run.carry.finite))
     confidence = 1.0 - 0.05 / (attempt * (attempt + 1) if attempt else 1)
     lanes, endings = [], []
     for lane in range(len(run.seeds)):

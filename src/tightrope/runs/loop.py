@@ -7,7 +7,6 @@ a chunk began.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ..methods.base import Info, Method
+from ..methods.base import Method
 from ..oracles.oracle import Oracle
 from .batches import Roles
 from .stepper import AXES, StepperState, draw_samples, take_step
@@ -27,12 +26,19 @@ BLOCK = 128
 BLOCK_BYTES = 16 * 2**20
 
 
+class Counts(eqx.Module):
+    """The calls of the steps of a chunk: sums of the counts that vary, and of each step those that never do."""
+
+    varying: dict[str, Int[Array, ""]]
+    each_step: tuple[tuple[str, int], ...] = eqx.field(static=True)
+
+
 class Carry(NamedTuple):
-    """What the loop carries from step to step: the stepper's state, whether it is finite, and the counts that vary."""
+    """What the loop carries from step to step: the stepper's state, whether it is finite, and the counts."""
 
     run: StepperState
     finite: Bool[Array, ""]
-    counts: dict[str, Int[Array, ""]]
+    counts: Counts
 
 
 class Snapshots(NamedTuple):
@@ -40,7 +46,7 @@ class Snapshots(NamedTuple):
 
     x: Float[Array, "records n"]
     average: Float[Array, "records n"]
-    counts: dict[str, Int[Array, " records"]]
+    counts: Counts
 
 
 class LoopShape(NamedTuple):
@@ -81,30 +87,32 @@ def block_length(oracle: Oracle, roles: Roles, lanes: int, fed: Fed = NO_STREAMS
 def run_steps(
     shape: LoopShape,
     oracle_leaves: list[Array],
-    carry: Carry,
+    run: StepperState,
+    finite: Bool[Array, ""],
     numbers: Int[Array, " 2"],
     fed: Fed = NO_STREAMS,
 ) -> tuple[Carry, Snapshots]:
     """Steps up to number `last`, or up to the first whose iterate is not finite; counts begin at zero.
 
     `numbers` are the last step, and how many steps lie between two records; `fed` has the batches of the steps up to the last
-    one. At each record a snapshot is kept; there is room for `shape.records` of them. With lanes, the carry has a leading axis
+    one. At each record a snapshot is kept; there is room for `shape.records` of them. With lanes, the state has a leading axis
     (but for the step number and the horizon): a run that diverges keeps its last finite state while the others go on.
     """
     oracle = jax.tree.unflatten(shape.oracle, oracle_leaves)
-    carry = carry._replace(counts=jax.tree.map(jnp.zeros_like, carry.counts))
     last, every = numbers
-    first, roles = carry.run.k, carry.run.method.roles(oracle)
-    length = block_length(oracle, roles, carry.finite.size, fed)
-    step = partial(take_step, oracle)
+    first, roles = run.k, run.method.roles(oracle)
+    length = block_length(oracle, roles, finite.size, fed)
+    step = partial(_counted_step, oracle)
 
     def draw(key: Array, k: Int[Array, ""]) -> Any:
         return draw_samples(oracle, roles, key, k, fed.at(k))
 
     if shape.lanes:
-        draw, step = jax.vmap(draw, in_axes=(0, None)), _over_lanes(step, carry)
-    # Traced here, once, and not anew in each of the nested loops.
-    step = eqx.filter_closure_convert(step, carry.run, *jax.eval_shape(draw, carry.run.key, first))
+        axes = StepperState(**AXES, parameters=run.parameters)  # pyright: ignore[reportArgumentType]
+        draw, step = jax.vmap(draw, in_axes=(0, None)), jax.vmap(step, in_axes=(axes, 0, 0), out_axes=(axes, 0))
+    step = jax.jit(step)  # traced here, once, and not anew in each of the nested loops
+    counts = jax.eval_shape(step, run, *jax.eval_shape(draw, run.key, first))[1]
+    carry = Carry(run, finite, jax.tree.map(lambda count: jnp.zeros(count.shape, jnp.int32), counts))
 
     def block(carried: tuple[Carry, Snapshots]) -> tuple[Carry, Snapshots]:
         """Steps up to the end of a block of draws."""
@@ -139,22 +147,16 @@ def _goes_on(carry: Carry, end: Int[Array, ""]) -> Bool[Array, ""]:
     return (carry.run.k < end) & (jnp.any(carry.finite) if carry.finite.ndim else carry.finite)
 
 
-def _over_lanes(
-    step: Callable[..., tuple[StepperState, Info]], carry: Carry
-) -> Callable[..., tuple[StepperState, Info]]:
-    """The step of every lane; of its Info only the counts that vary."""
-    axes = StepperState(**AXES, parameters=carry.run.parameters)  # pyright: ignore[reportArgumentType]
-
-    def one(run: StepperState, samples: Any, uniform: Array) -> tuple[StepperState, Info]:
-        run, info = step(run, samples, uniform)
-        return run, Info(**{name: getattr(info, name) for name in carry.counts})
-
-    return jax.vmap(one, in_axes=(axes, 0, 0), out_axes=(axes, 0))
+def _counted_step(oracle: Oracle, run: StepperState, samples: Any, uniform: Array) -> tuple[StepperState, Counts]:
+    run, info = take_step(oracle, run, samples, uniform)
+    counts = info._asdict()
+    varying = {name: jnp.asarray(count, jnp.int32) for name, count in counts.items() if not isinstance(count, int)}
+    return run, Counts(varying, tuple((name, count) for name, count in counts.items() if isinstance(count, int)))
 
 
-def _after(carry: Carry, run: StepperState, info: Info, *, lanes: bool) -> Carry:
+def _after(carry: Carry, run: StepperState, more: Counts, *, lanes: bool) -> Carry:
     """The carry after a step; a lane whose iterate is not finite stays as it was, for good."""
-    counts = {name: count + getattr(info, name) for name, count in carry.counts.items()}
+    counts = jax.tree.map(jnp.add, carry.counts, more)
     finite = jnp.isfinite(jnp.sum(run.state.x, axis=-1))
     if not lanes:
         return Carry(run, finite, counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -96,6 +97,7 @@ class Result:
         steps: the number of steps taken.
         samples: the number of examples that the method drew.
         seconds: time of the start and the loop, without compilation and evaluation; NaN if it was not measured.
+        compile_seconds: the time that the call spent on tracing and compiling, or waiting for it; NaN if it was not measured.
         calls: how often the method called each oracle.
         history: the records.
         certificate: the objective, the violation and the stationarity of x, with intervals.
@@ -134,10 +136,12 @@ class Result:
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     cause: Exception | None = None
+    compile_seconds: float = math.nan
 
     def __str__(self) -> str:
         c = self.certificate
         timed = f"{self.seconds:.2f} s, {self.steps / self.seconds:,.0f} steps/s" if self.seconds > 0 else "not timed"
+        compiled = "" if math.isnan(self.compile_seconds) else f", and {self.compile_seconds:.2f} s to compile"
         rows = [
             ("status", f"{self.status}{', success' if self.success else ', not certified'}"),
             ("objective", str(c.objective)),
@@ -150,7 +154,7 @@ class Result:
             *([] if c.near_stationarity is None else [("near-stationarity", str(c.near_stationarity))]),
             ("feasible?", c.decision),
             ("method", f"{self.method}, answer: {self.output}"),
-            ("steps", f"{self.steps:,} ({self.samples:,} samples, {timed})"),
+            ("steps", f"{self.steps:,} ({self.samples:,} samples, {timed}{compiled})"),
         ]
         if self.constants:
             rows.append(("estimated", ", ".join(f"{name} = {value:.3g}" for name, value in self.constants.items())))

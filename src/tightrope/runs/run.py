@@ -19,8 +19,8 @@ from ..methods.base import Info, as_arrays
 from ..problems.probing import check_start
 from .feeding import Feed
 from .fitting import Fitted
-from .loop import NO_STREAMS, Carry, Fed, Snapshots, one_method
-from .programs import RunPrograms, run_programs_for, step_info
+from .loop import NO_STREAMS, Carry, Counts, Fed, Snapshots
+from .programs import RunPrograms, run_programs_for
 
 CHUNK_SECONDS = 0.5
 """A chunk is meant to take this long, so that Ctrl-C is answered within a second."""
@@ -61,8 +61,6 @@ class Run:
     seconds: float
     """Time of the start and of all chunks, without compilation and evaluation."""
     calls: list[dict[str, int]]
-    each_step: dict[str, int]
-    """The calls of a step that never vary."""
     step: int = 0
     """Steps taken."""
     chunk: int = FIRST_CHUNK
@@ -134,7 +132,7 @@ class Run:
     def arrays(self) -> Any:
         """The arrays of a checkpoint."""
         run = self.carry.run
-        return run.state, run.average, self.carry.finite, self.carry.counts
+        return run.state, run.average, self.carry.finite, self.carry.counts.varying
 
     def notes(self) -> dict[str, Any]:
         """The rest of a checkpoint, as JSON."""
@@ -143,11 +141,11 @@ class Run:
 
     def restore(self, arrays: Any, notes: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        state, average, finite, counts = arrays
+        state, average, finite, varying = arrays
         self.step, self.seconds, self.diverged = notes["step"], notes["seconds"], notes["diverged"]
         self.calls = notes["calls"]
         run = replace(self.carry.run, state=state, average=average, k=jnp.int32(self.step))
-        self.carry = Carry(run, finite, counts)
+        self.carry = Carry(run, finite, replace(self.carry.counts, varying=varying))
 
     # ------------------------------------------------------------------ parts of a chunk
 
@@ -165,7 +163,8 @@ class Run:
 
     def _loop(self, carry: Carry, last: int) -> tuple[Carry, Snapshots]:
         """The compiled loop, up to this step."""
-        return self.programs.loop(self.room)(self.leaves, carry, np.array([last, self.every], np.int32), self.fed)
+        numbers = np.array([last, self.every], np.int32)
+        return self.programs.loop(self.room)(self.leaves, carry.run, carry.finite, numbers, self.fed)
 
     def _points_of_chunk(self, first: int, took: float, snapshots: Snapshots) -> list[RecordPoint]:
         """The records of a chunk; the time within it is shared out evenly."""
@@ -185,11 +184,12 @@ class Run:
         self.runs_away, self.moved = known and moved > RUNAWAY_GROWTH * self.moved, moved
         return GROWTH if known and not self.runs_away else 1
 
-    def _calls_after(self, steps: int, varying: dict[str, Any]) -> list[dict[str, int]]:
-        """The calls of every lane, this many steps after the last chunk; `varying` are the counts that differ."""
+    def _calls_after(self, steps: int, counts: Counts) -> list[dict[str, int]]:
+        """The calls of every lane, this many steps after the last chunk."""
+        varying, each_step = counts.varying, dict(counts.each_step)
         return [
             {
-                name: n + steps * self.each_step.get(name, 0) + self._lane(varying.get(name, 0), i)
+                name: n + steps * each_step.get(name, 0) + self._lane(varying.get(name, 0), i)
                 for name, n in calls.items()
             }
             for i, calls in enumerate(self.calls)
@@ -209,6 +209,20 @@ def first_point(fitted: Fitted) -> tuple[Float[Array, " n"], bool]:
     return (parameters.start, False) if found.inside else (jnp.asarray(found.start), True)
 
 
+def begin_start(fitted: Fitted, seeds: list[int], lanes: bool = False, feed: Feed | None = None) -> Any:
+    """Trace the program that starts a run; it is compiled in a thread. Return the shapes of its state."""
+    programs, arguments = _start_of(fitted, fitted.parameters.start, seeds, lanes, feed)
+    return programs.start.begin(*arguments)
+
+
+def begin_run(fitted: Fitted, seeds: list[int], lanes: bool = False, feed: Feed | None = None) -> None:
+    """Trace the other programs of a run; they are compiled in threads."""
+    state, programs = begin_start(fitted, seeds, lanes, feed), run_programs_for(fitted, lanes)
+    leaves, numbers = fitted.oracle.leaves(), np.zeros(2, np.int32)
+    programs.loop(_room_for(state)).begin(leaves, state, _all_finite(seeds, lanes), numbers, _like(feed))
+    programs.output.begin(leaves, state.method, state.state)
+
+
 def start_run(
     fitted: Fitted,
     x: Float[Array, " n"],
@@ -221,19 +235,11 @@ def start_run(
 
     With lanes, the numbers of the method have a leading axis, one entry per seed.
     """
-    first, fed = ((), NO_STREAMS) if feed is None else (feed.first_batches(), feed.like)
-    programs, leaves = run_programs_for(fitted, lanes), fitted.oracle.leaves()
-    key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
-    method = as_arrays(fitted.method, fitted.parameters.dtype)
-    info = step_info(fitted, one_method(method, 0) if lanes else method)._asdict()
-    state, seconds = programs.timed_start(leaves, first, method, x, key, np.int32(fitted.steps))
-    finite = jnp.ones(len(seeds) if lanes else (), bool)
-    counts = {name: jnp.zeros_like(finite, jnp.int32) for name, count in info.items() if not isinstance(count, int)}
-    carry = Carry(state, finite, counts)
-    room = max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * state.average.size)))
-    programs.loop(room)(
-        leaves, carry, np.array([0, every], np.int32), fed
-    )  # no step: compiles, so that this is not timed
+    programs, arguments = _start_of(fitted, x, seeds, lanes, feed)
+    leaves = arguments[0]
+    state, seconds = programs.timed_start(*arguments)
+    room, rest = _room_for(state), (_all_finite(seeds, lanes), np.array([0, every], np.int32), _like(feed))
+    carry, _ = programs.loop(room)(leaves, state, *rest)  # no step: waits for the compiler, so that this is not timed
     return Run(
         fitted=fitted,
         seeds=seeds,
@@ -245,6 +251,29 @@ def start_run(
         room=room,
         seconds=seconds,
         calls=[dict.fromkeys(Info._fields, 0) for _ in seeds],
-        each_step={name: count for name, count in info.items() if isinstance(count, int)},
         feed=feed,
     )
+
+
+def _start_of(
+    fitted: Fitted, x: Float[Array, " n"], seeds: list[int], lanes: bool, feed: Feed | None
+) -> tuple[RunPrograms, tuple[Any, ...]]:
+    """The programs of a run, and the arguments of the one that starts it; the first are the numbers of the oracle."""
+    key = jax.vmap(jax.random.key)(np.array(seeds, np.uint32)) if lanes else jax.random.key(seeds[0])
+    method = as_arrays(fitted.method, fitted.parameters.dtype)
+    first = () if feed is None else feed.first_batches()
+    return run_programs_for(fitted, lanes), (fitted.oracle.leaves(), first, method, x, key, np.int32(fitted.steps))
+
+
+def _like(feed: Feed | None) -> Fed:
+    """Batches like those of the streams."""
+    return NO_STREAMS if feed is None else feed.like
+
+
+def _all_finite(seeds: list[int], lanes: bool) -> np.ndarray:
+    return np.ones(len(seeds) if lanes else (), bool)
+
+
+def _room_for(state: Any) -> int:
+    """The records that fit in a chunk."""
+    return max(1, min(RECORDS_PER_CHUNK, SNAPSHOT_NUMBERS // (2 * state.average.size)))

@@ -6,13 +6,15 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from jaxtyping import PyTree
 
 from ..arguments import check_callable, seed_number
 from ..methods.base import Method
-from ..problems.probing import check_answer
+from ..problems.compiling import compile_seconds
+from ..problems.probing import begin_probe, check_answer
 from ..problems.problem import Problem
 from .checkpoint import Checkpoint, CheckpointStore
 from .fingerprint import fingerprint
@@ -21,7 +23,7 @@ from .options import Record, Stop, as_record, check_stop
 from .progress import progress_bar
 from .recording import Recorder
 from .result import Result
-from .run import first_point, start_run
+from .run import begin_run, begin_start, first_point, start_run
 from .running import Finish, Observer, resume, run_to_end
 from .streamed import evaluated_beside_streams, feeding
 
@@ -72,39 +74,47 @@ def solve(
     """
     check_problem("solve", problem)
     check_can_draw("solve", problem)
-    seed = seed_number("solve", "seed", seed)
+    seed, compiled = seed_number("solve", "seed", seed), compile_seconds()
     check_stop("solve", stop)
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
-    with _store(checkpoint, fitted, record, seed) as store, feeding(fitted, record) as feed:
-        notes = [fitted.reason] if fitted.reason else []
+    notes = [fitted.reason] if fitted.reason else []
+    with (
+        _store(checkpoint, fitted, record, seed) as store,
+        feeding(fitted, record) as feed,
+        progress_bar(progress, fitted.steps, fitted.name) as show,
+    ):
         if feed is not None:
             fitted, evaluated_on = evaluated_beside_streams(fitted, record, feed)
             notes.append(evaluated_on)
+        show(0, "compiling")
         recorder = Recorder(fitted, record, stop or Stop(), [seed])
+        begin_probe(fitted.problem, fitted.parameters, fitted.original.data)
+        begin_start(fitted, [seed], feed=feed)
         x, projected = first_point(fitted)
+        begin_run(fitted, [seed], feed=feed)
+        recorder.begin()
         run = start_run(fitted, x, [seed], record.every, feed=feed)
         resumed = [] if store is None else resume(store, run, recorder)
+        for said in resumed:
+            logger.info("%s", said)
         notes[:0] = resumed
         if warm_start is None and projected:
             notes.append("x0 was outside the domain and was projected")
         finish = Finish(run, recorder, stop, notes)
-        with progress_bar(progress, fitted.steps, fitted.name) as show:
-            if resumed:
-                logger.info("%s", "; ".join(resumed))
-                show(run.step, "; ".join(resumed))
-            observer = Observer(show, callback)
-            status = run_to_end(finish, observer, store)
+        show(run.step, "; ".join(resumed))
+        observer = Observer(show, callback)
+        status = run_to_end(finish, observer, store)
     if observer.stopped:
         notes.append("the callback stopped the run")
     if feed is not None:
         notes += feed.remarks(run.seconds)
     result = finish.answers(status)[0]
-    result.cause = None if feed is None else feed.failure
     check_answer(fitted.problem, fitted.parameters, fitted.original.data, fitted.parameters.ravel(result.x))
-    return result
+    cause = None if feed is None else feed.failure
+    return replace(result, cause=cause, compile_seconds=compile_seconds() - compiled)
 
 
 def _store(

@@ -67,7 +67,7 @@ def _take_all_steps(oracle: Oracle, run: StepperState, steps: Array) -> Carry:
     """Take all steps in the loop that `solve` compiles."""
     shape = LoopShape(jax.tree.structure(oracle), lanes=False, records=1)
     numbers = jnp.stack([steps, steps + 1])
-    return run_steps(shape, oracle.leaves(), Carry(run, jnp.bool_(True), {}), numbers)[0]
+    return run_steps(shape, oracle.leaves(), run, jnp.bool_(True), numbers)[0]
 
 
 def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS) -> Measured:

@@ -280,7 +280,7 @@ def leaf_scales(params: Any) -> tuple[Float[Array, ""], ...]:
 
 def spread_over_leaves(oracle: Oracle, scale: tuple[Array, ...]) -> Float[Array, " n"]:
     """The flat vector that has each leaf's scale in all its entries."""
-    params = oracle.parameters.unravel_arrays(oracle.parameters.start)
+    params = oracle.parameters.unravel_arrays(jnp.zeros_like(oracle.parameters.start))
     leaves, structure = jax.tree.flatten(params)
     filled = [jnp.broadcast_to(size, leaf.shape) for size, leaf in zip(scale, leaves, strict=True)]
     return oracle.parameters.ravel(jax.tree.unflatten(structure, filled))

@@ -131,7 +131,7 @@ class SelfTunedPenalty(Method):
         return state.tuning.multipliers
 
     def termination(self, state: Any) -> Literal["converged", "infeasible"] | None:
-        return "infeasible" if state.tuning.stalled > INFEASIBLE_SHARE else None
+        return "infeasible" if float(state.tuning.stalled) > INFEASIBLE_SHARE else None
 
     def note(self, state: Any) -> str | None:
         rejected = int(state.tuning.rejected)

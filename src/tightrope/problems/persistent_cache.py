@@ -1,0 +1,47 @@
+"""The persistent cache of compiled programs, in a folder of the user's choice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from ..arguments import check_type
+
+
+def cache(folder: str | os.PathLike[str]) -> None:
+    """Keep compiled programs in a folder, so that later processes need not compile them again.
+
+    This is JAX's persistent compilation cache, for all programs of the process, however small. Call it before the first
+    program is compiled. A program is found again by what it computes, the version of JAX and the kind of device. Folders
+    grow; they may be deleted at any time.
+
+    The command line keeps its programs in `~/.cache/tightrope/programs` (below `XDG_CACHE_HOME`, if that is set). The
+    environment variable `TIGHTROPE_CACHE` names another folder, or none if it is empty.
+
+    Args:
+        folder: the folder; it is made if it does not exist.
+
+    Example:
+        >>> import tempfile, tightrope as tr
+        >>> tr.cache(tempfile.mkdtemp())
+    """
+    check_type("cache", "folder", folder, (str, os.PathLike), "the name of a folder")
+    path = Path(folder).expanduser()
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"cache: folder must be a folder, got the file {path}")
+    path.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()
+
+
+def use_default_cache() -> None:
+    """Keep the programs of the command line, unless `TIGHTROPE_CACHE` is empty or JAX has a cache already."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = os.environ.get("TIGHTROPE_CACHE", f"{base}/tightrope/programs")
+    if folder and not jax.config.values["jax_compilation_cache_dir"]:
+        cache(folder)
