@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..oracles.oracle import Oracle, Sample
+from ..problems.canonical import primitives
 from ..problems.compiling import Effort, Program
 from ..problems.problem import Problem, cached_on_problem
 from .evaluation import Evaluation, evaluate, examples_for_records
@@ -38,6 +39,19 @@ def effort_for(oracle: Oracle) -> Effort:
     return "little" if numbers + (1 + oracle.rows.raw_size) * oracle.parameters.size <= LITTLE_WORK else "full"
 
 
+def slow_together(oracle: Oracle) -> bool:
+    """Whether functions are slower at several points at once: on CPUs, convolutions with several kernels are."""
+
+    def values(x: Float[Array, " n"], key: Array) -> tuple[Array, Array]:
+        held, trained = oracle.hold_state(x)
+        sample = held.draw(key, 2)
+        return held.f(trained, sample), held.raw(trained, sample)
+
+    if jax.default_backend() != "cpu":
+        return False
+    return "conv_general_dilated" in primitives(jax.make_jaxpr(values)(oracle.parameters.start, jax.random.key(0)))
+
+
 class Programs:
     """The programs that evaluate points of the original problem."""
 
@@ -57,7 +71,8 @@ class Programs:
         rows, columns = original.rows.raw_size, original.parameters.size
         numbers = (1 + rows) * columns if rows <= MAX_GROUP_ROWS else np.inf
         self._raw_size, self._large = rows, numbers <= MAX_LARGE_NUMBERS
-        self._group, self._trained = GROUP_SIZE if numbers <= MAX_GROUP_NUMBERS else 1, original.parameters.trained.size
+        together = numbers <= MAX_GROUP_NUMBERS and (self._large or not slow_together(original))
+        self._group, self._trained = GROUP_SIZE if together else 1, original.parameters.trained.size
         effort = effort_for(original)
         self._evaluate, self._curvatures = Program(evaluate_points, effort), Program(curvatures, effort)
 
