@@ -52,7 +52,7 @@ def test_every_program_of_a_run_is_compiled_once(x0, case):
         loop,
         programs["run"].output,
         evaluation._evaluate,
-        evaluation.curvature,
+        evaluation._curvatures,
         programs["probe"],
     )
     assert [len(program._ready) for program in every] == [1] * 6
