@@ -27,18 +27,19 @@ class FinishedRuns:
 
     Args:
         folder: the folder; it is made if it does not exist.
-        fitted: the problem and one of the methods.
+        settings: the problem, fitted to each method.
         record: what is recorded.
         stop: when a run may stop.
     """
 
-    def __init__(self, folder: Any, fitted: Fitted, record: Record, stop: Stop | None):
+    def __init__(self, folder: Any, settings: list[Fitted], record: Record, stop: Stop | None):
         check_type("sweep", "checkpoint", folder, (str, os.PathLike), "the name of a folder")
         self.folder = Path(folder).absolute()
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"checkpoint: {self.folder} is a file; expected a folder")
-        marks = {name: mark for name, mark in fingerprint(fitted, record, 0).items() if name not in OF_ONE_RUN}
-        marks |= {"the number of steps": digest(fitted.steps), "stop": digest(stop)}
+        self._methods = [f"{fitted.name}-{digest(fitted.method)[:16]}" for fitted in settings]
+        marks = {name: mark for name, mark in fingerprint(settings[0], record, 0).items() if name not in OF_ONE_RUN}
+        marks |= {"the number of steps": digest(settings[0].steps), "stop": digest(stop)}
         self._check(marks)
 
     def load(self, lane: Lane) -> Result | None:
@@ -52,7 +53,7 @@ class FinishedRuns:
             result.save(self._file(lane))
 
     def _file(self, lane: Lane) -> Path:
-        return self.folder / f"{type(lane.method).__name__}-{digest(lane.method)[:16]}-seed{lane.seed}.npz"
+        return self.folder / f"{self._methods[lane.place]}-seed{lane.seed}.npz"
 
     def _check(self, marks: dict[str, str]) -> None:
         """A ValueError if the folder holds another sweep."""

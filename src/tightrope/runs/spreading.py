@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -35,16 +35,9 @@ NAMED_SEEDS = 8
 
 
 class Lane(NamedTuple):
-    """One run of a sweep.
-
-    Attributes:
-        place: the place of its method in the list of methods.
-        method: the method.
-        seed: the random seed.
-    """
+    """One run of a sweep: the place of its method in the list of methods, and its seed."""
 
     place: int
-    method: Method
     seed: int
 
 
@@ -55,12 +48,15 @@ class Shared:
     problem: Problem
     x0: PyTree[Any]
     start: Float[np.ndarray, " n"]
+    methods: list[Method]
     steps: int
     record: Record
     stop: Stop | None
 
 
-def divide(lanes: list[Lane], size: int | None, executor: Executor | None) -> list[list[Lane]]:
+def divide(
+    methods: list[Method], lanes: Iterable[Lane], size: int | None, executor: Executor | None
+) -> list[list[Lane]]:
     """The parts of a sweep. Lanes whose methods differ in numbers alone may share one.
 
     `size` is the most lanes of a part. If it is None, all that can share a part do; with an executor they are divided evenly
@@ -68,7 +64,7 @@ def divide(lanes: list[Lane], size: int | None, executor: Executor | None) -> li
     """
     groups: dict[Any, list[Lane]] = {}
     for lane in lanes:
-        groups.setdefault(jax.tree.structure(lane.method), []).append(lane)
+        groups.setdefault(jax.tree.structure(methods[lane.place]), []).append(lane)
     workers = 1 if executor is None else _workers(executor)
     parts = []
     for group in groups.values():
@@ -84,10 +80,10 @@ def run_lanes(fitted: Fitted, shared: Shared, lanes: list[Lane]) -> list[Result]
     Args:
         fitted: the problem and the method of one of the lanes.
         shared: what all lanes have in common.
-        lanes: methods that differ in numbers alone, and seeds.
+        lanes: the runs; their methods differ in numbers alone.
     """
     parameters, seeds = fitted.parameters, [lane.seed for lane in lanes]
-    methods = [lane.method for lane in lanes]
+    methods = [shared.methods[lane.place] for lane in lanes]
     stacked = jax.tree.map(lambda *numbers: jnp.stack([jnp.asarray(n, parameters.dtype) for n in numbers]), *methods)
     fitted = replace(fitted, method=stacked)
     run = start_run(fitted, jnp.asarray(shared.start), seeds, shared.record.every, lanes=True)
@@ -96,12 +92,13 @@ def run_lanes(fitted: Fitted, shared: Shared, lanes: list[Lane]) -> list[Result]
     return [replace(result, x=np.asarray(parameters.ravel(result.x))) for result in results]
 
 
-def name_of(part: list[Lane]) -> str:
+def name_of(shared: Shared, part: list[Lane]) -> str:
     """A part, as error messages name it."""
+    method = type(shared.methods[part[0].place]).__name__
     places = ", ".join(f"methods[{place}]" for place in dict.fromkeys(lane.place for lane in part))
     seeds = list(dict.fromkeys(lane.seed for lane in part))
     listed = ", ".join(map(str, seeds[:NAMED_SEEDS])) + (", …" if len(seeds) > NAMED_SEEDS else "")
-    return f"{type(part[0].method).__name__} ({places}), seeds {listed}"
+    return f"{method} ({places}), seeds {listed}"
 
 
 # ---------------------------------------------------------------------- executors
@@ -143,22 +140,22 @@ def spread(
         go_on: whether the other parts are run to their end if one fails; its error is raised in any case.
     """
     config = tuple((name, getattr(jax.config, f"jax_{name}")) for name in CONFIG)
-    pickled, tasks = _pickled(shared), [_pickled(part) for part in parts]
+    pickled = _pickled(shared)
     left: dict[Future[list[Result]], list[Lane]] = {}
     failed: list[BaseException] = []
     try:
-        for part, task in zip(parts, tasks, strict=True):
-            left[executor.submit(run_part, config, pickled, task)] = part
+        for part in parts:
+            left[executor.submit(run_part, config, pickled, part)] = part
         for future in as_completed(list(left)):
             error = future.exception()
             if error is None:
                 keep(left[future], future.result())
             elif error not in failed:  # the parts of a broken pool share one
-                error.add_note(f"in a part of a sweep: {name_of(left[future])}")
+                error.add_note(f"in a part of a sweep: {name_of(shared, left[future])}")
                 failed.append(error)
                 if not go_on:
                     raise error
-                logger.warning("sweep: %s failed: %r; the other parts go on", name_of(left[future]), error)
+                logger.warning("sweep: %s failed: %r; the other parts go on", name_of(shared, left[future]), error)
             del left[future]
     except BaseException:
         for future in left:
@@ -174,28 +171,29 @@ def spread(
         raise failed[0]
 
 
-def run_part(config: tuple[tuple[str, Any], ...], shared: bytes, lanes: bytes) -> list[Result]:
-    """What a worker does: run the pickled lanes of a part, under the settings of JAX that the caller has."""
+def run_part(config: tuple[tuple[str, Any], ...], pickled: bytes, part: list[Lane]) -> list[Result]:
+    """What a worker does: run a part, under the settings of JAX that the caller has."""
     with ExitStack() as settings:
         for name, value in config:
             settings.enter_context(getattr(jax, name)(value))
-        opened, part = _opened(config, shared), pickle.loads(lanes)
-        return run_lanes(fit("sweep", opened.problem, opened.x0, part[0].method, opened.steps), opened, part)
+        shared = _opened(config, pickled)
+        method = shared.methods[part[0].place]
+        return run_lanes(fit("sweep", shared.problem, shared.x0, method, shared.steps), shared, part)
 
 
 @lru_cache(maxsize=1)
-def _opened(config: tuple[tuple[str, Any], ...], shared: bytes) -> Shared:
+def _opened(config: tuple[tuple[str, Any], ...], pickled: bytes) -> Shared:
     """Kept for the next part: it has the same problem, whose programs are traced by then."""
-    return pickle.loads(shared)
+    return pickle.loads(pickled)
 
 
-def _pickled(value: Any) -> bytes:
+def _pickled(shared: Shared) -> bytes:
     try:
         import cloudpickle
     except ImportError as error:
         raise ImportError("sweep: executor= sends functions with cloudpickle: pip install 'tightrope[dask]'") from error
     try:
-        return cloudpickle.dumps(value)
+        return cloudpickle.dumps(shared)
     except Exception as error:
         error.add_note("sweep: with executor=, the problem, x0 and the methods are sent to workers by cloudpickle")
         raise

@@ -108,7 +108,7 @@ def sweep(
         part_size: the most runs of a part, which are lanes of one program. None: with an executor, runs that can share a
             part are divided evenly over its workers; without one, they are one part.
         checkpoint: a folder to keep finished runs in; the same call goes on from them, also with another executor, and with
-            more methods or seeds. If a part fails, the others are run to their end before its error is raised.
+            more methods or seeds. If a part fails in a worker, the others are finished before its error is raised.
         progress: show a progress bar of the runs; None: if stderr is a terminal.
 
     Returns:
@@ -131,39 +131,39 @@ def sweep(
     listed = _seeds(seeds)
     settings = [fit("sweep", problem, x0, method, steps) for method in _several(methods)]
     record = as_record("sweep", record, settings[0].steps, problem.sources)
-    store = None if checkpoint is None else FinishedRuns(checkpoint, settings[0], record, stop)
-    asked = [(place, seed) for place in range(len(settings)) for seed in listed]
-    lanes = {(place, seed): Lane(place, settings[place].method, seed) for place, seed in asked}
+    store = None if checkpoint is None else FinishedRuns(checkpoint, settings, record, stop)
+    lanes = [Lane(place, seed) for place in range(len(settings)) for seed in listed]
     results = {} if store is None else _finished(store, lanes)
     x, _ = first_point(settings[0])
-    shared = Shared(problem, x0, np.asarray(x), settings[0].steps, record, stop)
+    methods = [fitted.method for fitted in settings]
+    shared = Shared(problem, x0, np.asarray(x), methods, settings[0].steps, record, stop)
 
     def keep(part: list[Lane], found: list[Result]) -> None:
         for lane, result in zip(part, found, strict=True):
-            results[lane.place, lane.seed] = result
+            results[lane] = result
             if store is not None:
                 store.save(lane, result)
         show(len(results), "")
 
-    with progress_bar(progress, len(lanes), "sweep") as show:
+    with progress_bar(progress, len(set(lanes)), "sweep") as show:
         show(len(results), "")
-        parts = divide([lane for key, lane in lanes.items() if key not in results], part_size, executor)
+        parts = divide(methods, [lane for lane in dict.fromkeys(lanes) if lane not in results], part_size, executor)
         if executor is None:
             _run_here(settings, shared, parts, keep)
         else:
             spread(executor, shared, parts, keep, go_on=store is not None)
     parameters = settings[0].parameters
-    found = SweepResult([replace(r, x=parameters.unravel(jnp.asarray(r.x))) for r in map(results.__getitem__, asked)])
+    found = SweepResult([replace(r, x=parameters.unravel(jnp.asarray(r.x))) for r in map(results.__getitem__, lanes)])
     check_answer(problem, parameters, settings[0].original.data, parameters.ravel(found.best().x))
     return found
 
 
-def _finished(store: FinishedRuns, lanes: dict[tuple[int, int], Lane]) -> dict[tuple[int, int], Result]:
-    """The runs that are finished, by the place of the method and the seed."""
-    loaded = {key: store.load(lane) for key, lane in lanes.items()}
-    found = {key: result for key, result in loaded.items() if result is not None}
+def _finished(store: FinishedRuns, lanes: list[Lane]) -> dict[Lane, Result]:
+    """The runs that are finished."""
+    loaded = {lane: store.load(lane) for lane in lanes}
+    found = {lane: result for lane, result in loaded.items() if result is not None}
     if found:
-        logger.info("%d of %d runs are finished in %s", len(found), len(lanes), store.folder)
+        logger.info("%d of %d runs are finished in %s", len(found), len(loaded), store.folder)
     return found
 
 
@@ -178,7 +178,7 @@ def _run_here(
         try:
             found = run_lanes(settings[part[0].place], shared, part)
         except Exception as error:
-            error.add_note(f"in a part of a sweep: {name_of(part)}")
+            error.add_note(f"in a part of a sweep: {name_of(shared, part)}")
             raise
         keep(part, found)
         if number < len(parts) and any(result.status == "interrupted" for result in found):
