@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -74,6 +75,44 @@ def test_checkpoints_know_the_examples_on_disk(tmp_path):
 
     assert mark(ROWS) == _examples(tr.Dataset(ROWS, batch_size=8))
     assert mark(ROWS) != mark(np.where(np.arange(5000)[:, None] == 7, 0.0, ROWS).astype("float32"))
+
+
+VIEWS = {
+    "whole": lambda x: x,
+    "later rows": lambda x: x[4000:][100:],
+    "columns": lambda x: x[:, :2],
+    "every third row, backwards": lambda x: x[::-3],
+    "another order": lambda x: x.reshape(3, 5000).T,
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_a_memory_map_travels_as_its_place_in_the_file(tmp_path, view):
+    with (tmp_path / "rows").open("wb") as file:
+        file.write(bytes(5000) + ROWS.tobytes())
+    mapped = view(np.memmap(tmp_path / "rows", dtype="float32", mode="r", offset=5000, shape=ROWS.shape))
+    data = tr.Dataset({"x": mapped, "weight": np.ones(len(mapped), "int8")}, batch_size=8)
+    for _ in range(2):  # from there to a third process too
+        sent = pickle.dumps(data)
+        assert len(sent) < 10_000
+        data = pickle.loads(sent)
+        assert isinstance(data.on_host["x"], np.memmap)
+        assert np.array_equal(data.on_host["x"], view(ROWS))
+
+
+def test_numbers_that_are_in_no_file_travel_themselves(tmp_path):
+    on_disk(tmp_path)
+    private = np.memmap(tmp_path / "rows", dtype="float32", mode="c", shape=ROWS.shape)
+    private[0] = 7.0
+    there = pickle.loads(pickle.dumps(tr.Dataset(private, batch_size=8)))
+    assert np.array_equal(there.on_host, private)
+
+
+def test_a_file_of_another_size_is_refused_where_the_map_is_opened(tmp_path):
+    sent = pickle.dumps(tr.Dataset(on_disk(tmp_path), batch_size=8))
+    on_disk(tmp_path, ROWS[:10])
+    with pytest.raises(ValueError, match=r"rows has 120 bytes here; expected 60,000"):
+        pickle.loads(sent)
 
 
 @pytest.mark.full

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from ..arguments import check_callable, positive_int
+from .memory_maps import as_places, from_places
 from .tracing import changes, trace, unjitted, uses_inputs
 
 
@@ -67,7 +68,8 @@ class Dataset:
     """Finite data: examples are drawn independently with replacement, or passed over in full.
 
     Memory maps (`np.memmap`) stay on disk: the host reads the examples of a block of steps at once, and passes over all data
-    piece by piece. They are not searched for NaN and infinity beforehand.
+    piece by piece. They are not searched for NaN and infinity beforehand. A data set that is pickled holds their places in
+    their files, and opens them there.
 
     Args:
         arrays: a pytree of arrays that share their first axis, with one entry per example. A batch is the same pytree with
@@ -98,6 +100,12 @@ class Dataset:
                     f"Dataset: arrays{jax.tree_util.keystr(path)} contains NaN or infinity; expected finite numbers"
                 )
         self.on_host, self.arrays = None, jax.tree.map(jnp.asarray, arrays)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"on_host": as_places(self.on_host)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"on_host": from_places(state["on_host"])}
 
     @property
     def whole(self) -> PyTree[Any]:

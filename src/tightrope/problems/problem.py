@@ -62,6 +62,10 @@ class Problem:
         self.smooth = smooth
         self._cache: dict[CacheKey, Any] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, in another process or in this one, starts with an empty cache."""
+        return self.__dict__ | {"_cache": {}}
+
     @property
     def sources(self) -> tuple[Source, ...]:
         """The distinct sources of samples, the objective's first."""

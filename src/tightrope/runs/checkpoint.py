@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ..arguments import number, positive_int
-from .fingerprint import VERSION
+from .fingerprint import changes
 
 FIRST_WAIT = 1.0
 """Seconds from the start to the first checkpoint; each wait is twice the one before, up to `every`."""
@@ -88,12 +88,9 @@ class CheckpointStore:
             saved = dict(notes["fingerprint"])
         except Exception as error:
             raise self._damaged(error) from error
-        names = [name for name in {**self._marks, **saved} if self._marks.get(name) != saved.get(name)]
-        changed = [name for name in names if name != VERSION]
-        if changed:
-            hint = f" (it was saved with JAX {saved[VERSION]}, which may explain it)" if VERSION in names else ""
+        if changed := changes(self._marks, saved):
             raise ValueError(
-                f"checkpoint: the folder {self.folder} holds another run, which differs in {', '.join(changed)}{hint}; "
+                f"checkpoint: the folder {self.folder} holds another run, which differs in {changed}; "
                 "choose another folder, or delete it to start anew"
             )
         return notes

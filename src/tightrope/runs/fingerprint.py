@@ -49,6 +49,14 @@ def fingerprint(fitted: Fitted, record: Record, seed: int) -> dict[str, str]:
     return parts | _functions(problem, parameters) | _data(problem)
 
 
+def changes(now: dict[str, str], saved: dict[str, str]) -> str:
+    """The names of the parts that differ, for an error message; empty if none does."""
+    names = [name for name in {**now, **saved} if now.get(name) != saved.get(name)]
+    hint = f" (it was saved with JAX {saved.get(VERSION)}, which may explain it)" if VERSION in names else ""
+    changed = ", ".join(name for name in names if name != VERSION)
+    return changed and changed + hint
+
+
 def _functions(problem: Problem, parameters: Parameters) -> dict[str, str]:
     parts = {"the objective": _computes(problem.objective, parameters, problem.data)}
     for c in problem.constraints:

@@ -1,12 +1,14 @@
-"""Many runs at once: every method, setting and seed, as lanes of one compiled program per method."""
+"""Many runs at once: every method, setting and seed, as lanes of one compiled program per method, or over an executor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -15,15 +17,18 @@ from ..arguments import described, positive_int, seed_number
 from ..methods.base import Method
 from ..problems.probing import check_answer
 from ..problems.problem import Problem
+from .finished import FinishedRuns
 from .fitting import Fitted, check_can_draw, check_no_streams, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
-from .recording import Recorder
+from .progress import progress_bar
 from .result import Result
-from .run import first_point, start_run
-from .running import Finish, run_to_end
+from .run import first_point
+from .spreading import Lane, Shared, check_executor, divide, name_of, run_lanes, spread
 
 if TYPE_CHECKING:
     import pandas as pd
+
+logger = logging.getLogger("tightrope")
 
 
 @dataclass(repr=False)
@@ -80,8 +85,12 @@ def sweep(
     seeds: int | Iterable[int],
     record: int | Record | None = None,
     stop: Stop | None = None,
+    executor: Executor | None = None,
+    part_size: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
 ) -> SweepResult:
-    """Run methods and settings over seeds, together on one device.
+    """Run methods and settings over seeds, together on one device, or in parts over the workers of an executor.
 
     Runs whose methods differ in numbers alone are lanes of one program, so 256 seeds cost far less than 256 calls of `solve`.
 
@@ -93,7 +102,18 @@ def sweep(
         steps: how many steps each run takes.
         seeds: how many seeds (0, 1, …), or the seeds themselves.
         record: as in `solve`.
-        stop: the tolerances of success; a group of runs stops when all of its runs meet them.
+        stop: the tolerances of success; a part of the runs stops when all of its runs meet them.
+        executor: a `concurrent.futures.Executor` whose workers run the parts: a `ProcessPoolExecutor` that spawns, or
+            `client.get_executor()` of a Dask client. Functions and data are sent by cloudpickle.
+        part_size: the most runs of a part, which are lanes of one program. None: with an executor, runs that can share a
+            part are divided evenly over its workers; without one, they are one part.
+        checkpoint: a folder to keep finished runs in; the same call goes on from them, also with another executor, and with
+            more methods or seeds. If a part fails in a worker, the others are finished before its error is raised.
+        progress: show a progress bar of the runs; None: if stderr is a terminal.
+
+    Returns:
+        A `SweepResult`, in the order asked for. Ctrl-C ends a part that runs here with the status 'interrupted'; if parts are
+        left, KeyboardInterrupt is raised.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -106,22 +126,63 @@ def sweep(
     check_can_draw("sweep", problem)
     check_no_streams("sweep", problem)
     check_stop("sweep", stop)
+    check_executor(executor)
+    part_size = None if part_size is None else positive_int("sweep", "part_size", part_size)
     listed = _seeds(seeds)
     settings = [fit("sweep", problem, x0, method, steps) for method in _several(methods)]
     record = as_record("sweep", record, settings[0].steps, problem.sources)
+    store = None if checkpoint is None else FinishedRuns(checkpoint, settings, record, stop)
+    lanes = [Lane(place, seed) for place in range(len(settings)) for seed in listed]
+    results = {} if store is None else _finished(store, lanes)
     x, _ = first_point(settings[0])
-    results: dict[int, list[Result]] = {}
-    for group in _groups(settings):
-        lanes = _as_lanes([settings[i] for i in group], len(listed))
-        run = start_run(lanes, x, listed * len(group), record.every, lanes=True)
-        finish = Finish(run, Recorder(lanes, record, stop or Stop(), run.seeds), stop, [])
-        ended = finish.answers(run_to_end(finish))
-        for place, i in enumerate(group):
-            results[i] = ended[place * len(listed) : (place + 1) * len(listed)]
-    found = SweepResult([result for i in range(len(settings)) for result in results[i]])
+    methods = [fitted.method for fitted in settings]
+    shared = Shared(problem, x0, np.asarray(x), methods, settings[0].steps, record, stop)
+
+    def keep(part: list[Lane], found: list[Result]) -> None:
+        for lane, result in zip(part, found, strict=True):
+            results[lane] = result
+            if store is not None:
+                store.save(lane, result)
+        show(len(results), "")
+
+    with progress_bar(progress, len(set(lanes)), "sweep") as show:
+        show(len(results), "")
+        parts = divide(methods, [lane for lane in dict.fromkeys(lanes) if lane not in results], part_size, executor)
+        if executor is None:
+            _run_here(settings, shared, parts, keep)
+        else:
+            spread(executor, shared, parts, keep, go_on=store is not None)
     parameters = settings[0].parameters
+    found = SweepResult([replace(r, x=parameters.unravel(jnp.asarray(r.x))) for r in map(results.__getitem__, lanes)])
     check_answer(problem, parameters, settings[0].original.data, parameters.ravel(found.best().x))
     return found
+
+
+def _finished(store: FinishedRuns, lanes: list[Lane]) -> dict[Lane, Result]:
+    """The runs that are finished."""
+    loaded = {lane: store.load(lane) for lane in lanes}
+    found = {lane: result for lane, result in loaded.items() if result is not None}
+    if found:
+        logger.info("%d of %d runs are finished in %s", len(found), len(loaded), store.folder)
+    return found
+
+
+def _run_here(
+    settings: list[Fitted],
+    shared: Shared,
+    parts: list[list[Lane]],
+    keep: Callable[[list[Lane], list[Result]], None],
+) -> None:
+    """Run the parts of a sweep one after the other."""
+    for number, part in enumerate(parts, 1):
+        try:
+            found = run_lanes(settings[part[0].place], shared, part)
+        except Exception as error:
+            error.add_note(f"in a part of a sweep: {name_of(shared, part)}")
+            raise
+        keep(part, found)
+        if number < len(parts) and any(result.status == "interrupted" for result in found):
+            raise KeyboardInterrupt(f"the sweep was interrupted in part {number} of {len(parts)}")
 
 
 def _seeds(seeds: Any) -> list[int]:
@@ -146,19 +207,3 @@ def _several(methods: Any) -> list[Any]:
     if not listed:
         raise ValueError("sweep: methods is empty; expected at least one")
     return listed
-
-
-def _groups(settings: list[Fitted]) -> list[list[int]]:
-    """The numbers of the methods that can share a program: alike but for their numbers."""
-    groups: dict[Any, list[int]] = {}
-    for i, fitted in enumerate(settings):
-        groups.setdefault(jax.tree.structure(fitted.method), []).append(i)
-    return list(groups.values())
-
-
-def _as_lanes(settings: list[Fitted], seeds: int) -> Fitted:
-    """One lane for each setting and seed: the method's numbers get a leading axis."""
-    dtype = settings[0].parameters.dtype
-    each = [fitted.method for fitted in settings for _ in range(seeds)]
-    stacked = jax.tree.map(lambda *numbers: jnp.stack([jnp.asarray(n, dtype) for n in numbers]), *each)
-    return replace(settings[0], method=stacked)
