@@ -50,7 +50,7 @@ class Graph:
 
     parameters: dict[str, str]
     buffers: dict[str, str]
-    constants: dict[str, np.ndarray]
+    constants: dict[str, Array]
     inputs: list[str]
     steps: list[Step]
     new_buffers: dict[str, Value]

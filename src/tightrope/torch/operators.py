@@ -366,8 +366,7 @@ def _windows(
         ones + tuple(size),
         ones + tuple(stride),
         pads,
-        None,
-        ones + tuple(dilation),
+        window_dilation=ones + tuple(dilation),
     )
 
 
@@ -381,9 +380,8 @@ def _each(value: Any, axes: int) -> list[int]:
 def _max_pool(
     a: Any, size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
-    axes = len(size)
-    sizes = (_each(value, axes) for value in (stride or size, padding, dilation))
-    return _windows(a, -math.inf, lax.max, size, *sizes, ceil_mode), None
+    stride, padding, dilation = (_each(value, len(size)) for value in (stride or size, padding, dilation))
+    return _windows(a, -math.inf, lax.max, size, stride, padding, dilation, ceil_mode), None
 
 
 @_same("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")
