@@ -47,6 +47,16 @@ def pytest_collection_modifyitems(config, items):
                 raise pytest.UsageError(f"{path.name}::{test}: by_default names no case by {sorted(unknown)}")
 
 
+OPTIONAL = {"torch": "torch"}
+"""Folders of the package whose examples need a package that the development environment need not have."""
+
+
+def pytest_runtest_setup(item):
+    """Skip the examples of a folder whose package is missing."""
+    if item.path.parent.parent.name == "tightrope" and item.path.parent.name in OPTIONAL:
+        pytest.importorskip(OPTIONAL[item.path.parent.name])
+
+
 SPREAD = ("test_methods.py", "test_known_solutions.py")
 """Files whose tests are spread over the workers: by method, or by problem."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NEEDS = {"flax_nnx": "flax"}
+NEEDS = {"flax_nnx": "flax", "pytorch_module": "torch"}
 """Packages of examples that are no dependencies."""
 
 

@@ -24,6 +24,7 @@ LAYERS = (
     "zoo",
     "experiments",
     "testing",
+    "torch",
     "cli",
     "__init__",
 )

@@ -14,11 +14,23 @@ import typer
 
 import tightrope as tr
 import tightrope.testing
+import tightrope.torch
 from tightrope.cli import app
 
 ACCEPT = "python tests/unit/test_public_api.py > tests/unit/public_api.txt"
 FILE = Path(__file__).with_name("public_api.txt")
-MODULES = (tr, tr.datasets, tr.domains, tr.methods, tr.zoo, tr.zoo.hs, tr.zoo.infeasible, tr.zoo.learning, tr.testing)
+MODULES = (
+    tr,
+    tr.datasets,
+    tr.domains,
+    tr.methods,
+    tr.zoo,
+    tr.zoo.hs,
+    tr.zoo.infeasible,
+    tr.zoo.learning,
+    tr.testing,
+    tr.torch,
+)
 
 
 def names_of(module: ModuleType) -> dict[str, Any]:
