@@ -20,6 +20,7 @@ from .runs.result import History, Result, load
 from .runs.solving import solve
 from .runs.stepper import Stepper, StepperState
 from .runs.sweeping import SweepResult, sweep
+from .runs.tradeoffs import Tradeoff, tradeoff
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "Stop",
     "Stream",
     "SweepResult",
+    "Tradeoff",
     "WithState",
     "affine",
     "at_least",
@@ -56,5 +58,6 @@ __all__ = [
     "plan",
     "solve",
     "sweep",
+    "tradeoff",
     "zoo",
 ]

@@ -13,6 +13,7 @@ import tightrope
 SOURCE = Path(tightrope.__file__).parent
 LAYERS = (
     "arguments",
+    "tables",
     "numerics",
     "domains",
     "problems",
