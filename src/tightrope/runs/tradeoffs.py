@@ -23,7 +23,6 @@ from .solving import solve
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 logger = logging.getLogger("tightrope")
 
@@ -92,14 +91,15 @@ class Tradeoff:
         """One row per bound: the bound (or low and high), and what came out."""
         import pandas as pd
 
-        ends = (
-            {"bound": self.bounds} if self.bounds.ndim == 1 else dict(zip(("low", "high"), self.bounds.T, strict=True))
+        columns = {"bound": self.bounds} if self.bounds.ndim == 1 else _named(["low", "high"], self.bounds)
+        each = self.multiplier.reshape(len(self.results), -1)
+        columns |= {"objective": self.objective}
+        columns |= _named(
+            ["multiplier"] if each.shape[1] == 1 else [f"multiplier {i}" for i in range(each.shape[1])], each
         )
-        each = self.multiplier.reshape(len(self.results), -1).T
-        names = ["multiplier"] if len(each) == 1 else [f"multiplier {i}" for i in range(len(each))]
+        columns |= {"slope": self.slope, "violation": self.violation, "feasible": self.feasible}
         rest = {name: [getattr(result, name) for result in self.results] for name in ("success", "status", "steps")}
-        found = {"objective": self.objective, **dict(zip(names, each, strict=True)), "slope": self.slope}
-        return pd.DataFrame({**ends, **found, "violation": self.violation, "feasible": self.feasible, **rest})
+        return pd.DataFrame(columns | rest)
 
     def __str__(self) -> str:
         return str(self._table())
@@ -140,17 +140,17 @@ def tradeoff(
 ) -> Tradeoff:
     """Solve the problem for several bounds of one constraint: what does a tighter bound cost?
 
-    Bounds are arguments of the compiled programs, so all runs share them. A run starts from the answer and the multipliers of the
-    bound before it if that was a success, else at x0: where runs end before they have converged, as with networks, each
-    bound gets the same start and the same steps, and the points can be compared. A bound that cannot be met is a point
-    with the status 'infeasible'. Ctrl-C ends the curve at the bound that was being solved for.
+    Bounds are arguments of the compiled programs, so all runs share them. A run starts from the answer and the multipliers of
+    the bound before it if that was a success, else at x0: where runs end before they have converged, as with networks, each
+    bound gets the same start and the same steps, and the points can be compared. A bound that cannot be met is a point with
+    the status 'infeasible'. Ctrl-C ends the curve at the bound that was being solved for.
 
     Args:
         problem: what is solved; the bounds of its other constraints stay.
         x0: where the first run starts, and all that are not started from the answer before.
         constraint: the constraint, or its name.
-        bounds: for `at_most`, `at_least` and `equals` the bounds or targets; for `between` numbers b that stand for ±b, or pairs
-            (low, high). A constraint function that returns a vector has the same bound for all entries.
+        bounds: for `at_most`, `at_least` and `equals` the bounds or targets; for `between` numbers b that stand for ±b, or
+            pairs (low, high). A constraint function that returns a vector has the same bound for all entries.
         steps: how many steps to take for each bound, at most.
         method: as in `solve`.
         seed: the random seed of every run.
@@ -217,6 +217,10 @@ def _numbers(kind: str, bounds: Any) -> np.ndarray:
         least = "low ≤ high" if pairs else "b ≥ 0"
         raise ValueError(f"tradeoff: bounds must be {expected}, with {least}, got {bounds!r}")
     return found
+
+
+def _named(names: list[str], columns: np.ndarray) -> dict[str, np.ndarray]:
+    return dict(zip(names, columns.T, strict=True))
 
 
 def _ends(kind: str, bounds: np.ndarray) -> list[tuple[float, float]]:
