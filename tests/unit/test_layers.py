@@ -14,6 +14,8 @@ SOURCE = Path(tightrope.__file__).parent
 LAYERS = (
     "arguments",
     "tables",
+    "shown",
+    "figures",
     "numerics",
     "domains",
     "problems",

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..arguments import check_callable, check_type
 from ..domains import Domain, Reals
-from .constraints import Constraint
+from ..tables import Table
+from .constraints import Constraint, relation
 from .data import Batches, Source, check_source
 
 RESERVED = ("step", "samples", "epochs", "seconds", "objective", "violation", "stationarity")
@@ -75,6 +76,19 @@ class Problem:
     def needs_batches(self) -> bool:
         """Whether a source is a `Stream` or `Batches`: there is nothing to draw from."""
         return any(isinstance(source, Batches) for source in self.sources)
+
+    def _table(self) -> Table:
+        """The objective, the constraints, the set and the data, as a table."""
+
+        def on(data: Source | None) -> str:
+            return "deterministic" if data is None else f"mean over {data!r}"
+
+        rows = [("minimize", getattr(self.objective, "__name__", "objective"), on(self.data))]
+        rows += [("subject to" * (i == 0), relation(c), on(c.data)) for i, c in enumerate(self.constraints)]
+        return Table("Problem", [*rows, ("over", f"x in {type(self.domain).__name__}", "")])
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
 
     def __repr__(self) -> str:
         constraints = ", ".join(f"{c.name} ({c.kind})" for c in self.constraints) or "none"

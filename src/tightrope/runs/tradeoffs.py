@@ -23,6 +23,7 @@ from .solving import solve
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger("tightrope")
 
@@ -100,6 +101,16 @@ class Tradeoff:
         columns |= {"slope": self.slope, "violation": self.violation, "feasible": self.feasible}
         rest = {name: [getattr(result, name) for result in self.results] for name in ("success", "status", "steps")}
         return pd.DataFrame(columns | rest)
+
+    def plot(self) -> Figure:
+        """Plot the objective against the bounds, with its slopes from the multipliers, with Matplotlib.
+
+        Returns:
+            The figure; a notebook shows it, and `figure.savefig("tradeoff.png")` writes a file.
+        """
+        from .plots import tradeoff_figure
+
+        return tradeoff_figure(self)
 
     def __str__(self) -> str:
         return str(self._table())
