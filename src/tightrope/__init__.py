@@ -14,6 +14,7 @@ from .problems.persistent_cache import cache
 from .problems.problem import Problem
 from .problems.stream import Stream
 from .runs.checkpoint import Checkpoint
+from .runs.explaining import Explanation, explain
 from .runs.options import Record, Stop
 from .runs.planning import Plan, plan
 from .runs.result import History, Result, load
@@ -31,6 +32,7 @@ __all__ = [
     "Constraint",
     "Dataset",
     "Estimate",
+    "Explanation",
     "History",
     "Plan",
     "Problem",
@@ -53,6 +55,7 @@ __all__ = [
     "datasets",
     "domains",
     "equals",
+    "explain",
     "load",
     "methods",
     "plan",

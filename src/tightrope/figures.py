@@ -11,7 +11,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -189,6 +189,8 @@ def axis(frame: Mapping[str, Any] | pd.DataFrame, against: str) -> tuple[str, st
         >>> figures.axis(pd.DataFrame({"samples": [0, 0]}), "samples")
         ('steps', 'steps (no samples are drawn)')
     """
+    if against not in get_args(Against):
+        raise ValueError(f"plot: against must be one of {get_args(Against)}, got {against!r}")
     if against != "samples":
         return against, "wall time (s)" if against == "seconds" else against
     return ("samples", "samples drawn") if np.any(frame["samples"]) else ("steps", "steps (no samples are drawn)")
