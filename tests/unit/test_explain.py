@@ -48,7 +48,7 @@ def test_what_is_detected():
         "-0.05 ≤ parity ≤ 0.05: mean over Dataset(",
         "cap ≤ 0.5: deterministic, 2 rows",
         "affine = 1: deterministic, 1 row, affine",
-        "mean ≥ -1: mean over Sampler(batch_size=8), certified from samples, with intervals, 1 row, takes a random key",
+        "mean ≥ -1: mean over Sampler(<lambda>, batch_size=8), certified from samples, with intervals, 1 row, takes a random key",
         "L2Ball: projection, linear minimization",
         "examples: 16 for objective, 8 for mean",
         "a Sampler are independent",
