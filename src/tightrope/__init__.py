@@ -14,12 +14,14 @@ from .problems.persistent_cache import cache
 from .problems.problem import Problem
 from .problems.stream import Stream
 from .runs.checkpoint import Checkpoint
+from .runs.explaining import Explanation, explain
 from .runs.options import Record, Stop
 from .runs.planning import Plan, plan
 from .runs.result import History, Result, load
 from .runs.solving import solve
 from .runs.stepper import Stepper, StepperState
 from .runs.sweeping import SweepResult, sweep
+from .runs.tradeoffs import Tradeoff, tradeoff
 
 __version__ = "0.1.0"
 
@@ -30,6 +32,7 @@ __all__ = [
     "Constraint",
     "Dataset",
     "Estimate",
+    "Explanation",
     "History",
     "Plan",
     "Problem",
@@ -41,6 +44,7 @@ __all__ = [
     "Stop",
     "Stream",
     "SweepResult",
+    "Tradeoff",
     "WithState",
     "affine",
     "at_least",
@@ -51,10 +55,12 @@ __all__ = [
     "datasets",
     "domains",
     "equals",
+    "explain",
     "load",
     "methods",
     "plan",
     "solve",
     "sweep",
+    "tradeoff",
     "zoo",
 ]

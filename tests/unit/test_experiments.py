@@ -238,6 +238,10 @@ def test_the_fingerprint_covers_code_that_runs_but_not_code_that_judges_or_plots
     assert "tightrope.experiments.roc_fairness.near" in modules(parity)  # an import of an import
     assert "tightrope.experiments.base" not in modules(parity)
     assert modules("builtins") == {}
+    import tightrope.runs.plots  # results import it where they are drawn
+
+    drawn = {"tightrope.figures", "tightrope.tables", tightrope.runs.plots.__name__}
+    assert not drawn & set(modules("tightrope.runs.solving", "tightrope.runs.sweeping"))
 
 
 def test_the_fingerprint_covers_the_library_that_a_run_uses_and_no_other_method():

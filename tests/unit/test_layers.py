@@ -13,6 +13,9 @@ import tightrope
 SOURCE = Path(tightrope.__file__).parent
 LAYERS = (
     "arguments",
+    "tables",
+    "shown",
+    "figures",
     "numerics",
     "domains",
     "problems",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple
 
+from ..tables import Table
+
 Kind = Literal["exact", "bound", "asymptotic", "as streamed"]
 
 Verdict = Literal["feasible", "infeasible", "undecided"]
@@ -113,13 +115,18 @@ class Certificate(NamedTuple):
         return f"{self.verdict} at tolerance {self.tolerance:.3g}{', as streamed' if streamed else ''}{more}"
 
     def __str__(self) -> str:
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> Table:
         lines = {"objective": str(self.objective), "gap to optimum": gap_text(self)}
         lines |= {f"violation of {name}": violation_text(self, name) for name in self.violation}
         lines |= {"stationarity": stationarity_text(self), "complementarity": str(self.complementarity)}
         if self.near_stationarity is not None:
             lines["near-stationarity"] = f"{self.near_stationarity}  (proximal weight {self.proximal_weight:.3g})"
-        width = max(map(len, lines))
-        return "\n".join([self.decision, *(f"  {label.ljust(width)}  {value}" for label, value in lines.items())])
+        return Table(self.decision, list(lines.items()))
 
 
 def violation_text(certificate: Certificate, name: str) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from ..experiments.plots import COLORS, FONT, LINES, history, set_style
+from ..figures import COLORS, FONT, LINES, set_style
+from ..runs.plots import history
 from .demo_problem import Demo, People
 
 if TYPE_CHECKING:

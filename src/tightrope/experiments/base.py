@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pandas as pd
 
+from ..figures import COLUMNS, Column
 from ..methods import Method
 
 if TYPE_CHECKING:
@@ -158,34 +159,6 @@ class Check:
             raise ValueError(f"Check {self.claim!r}: basis must be one of {get_args(Basis)}, got {self.basis!r}")
         if self.holds:
             object.__setattr__(self, "why", "")
-
-
-@dataclass(frozen=True)
-class Column:
-    """A plotted column.
-
-    Args:
-        name: name of the column in the tidy frame.
-        label: label of its axis, with the unit.
-        log: whether the axis is logarithmic.
-        start: whether x0 is plotted; False if the column has no meaning there.
-
-    Example:
-        >>> Column("violation", "largest violation", log=True).name
-        'violation'
-    """
-
-    name: str
-    label: str
-    log: bool = False
-    start: bool = True
-
-
-COLUMNS = (
-    Column("objective", "objective"),
-    Column("violation", "largest violation", log=True),
-    Column("stationarity", "stationarity", log=True),
-)
 
 
 @dataclass(frozen=True)

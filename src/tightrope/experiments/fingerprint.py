@@ -25,7 +25,7 @@ from .base import Entry, Part
 
 LIBRARY, EXPERIMENTS = __name__.split(".")[0], __name__.rpartition(".")[0]
 MODULE_OF_AN_EXPERIMENT = re.compile(rf"{re.escape(EXPERIMENTS)}\.\w+\.\w+")
-LEFT_OUT = re.compile(rf"{LIBRARY}|{LIBRARY}\.(cli|experiments|methods)\b.*")
+LEFT_OUT = re.compile(rf"{LIBRARY}|{LIBRARY}\.(cli|experiments|methods|figures|shown|tables|runs\.plots)\b.*")
 SHARED_BY_METHODS = re.compile(rf"{LIBRARY}\.methods\.(base|shared\b.*)")
 LOOP = (f"{LIBRARY}.runs.solving", f"{LIBRARY}.runs.sweeping")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import plots
+from .. import figures
 from .base import Column, Part
 from .entries import TUNING_SEED
 from .formatting import capitalized, in_lines, in_words, with_deviation
@@ -131,24 +131,24 @@ def _claims(outcome: Outcome) -> str:
 def _curves(outcome: Outcome, number: int, name: str) -> dict[str, Any]:
     """The data of a part for the page's script: its panels, and the labels and styles of the curves."""
     frame, experiment = outcome.frames[name], outcome.experiment
-    labels = plots.legend(frame).values()
+    labels = figures.legend(frame).values()
     columns = [column for column in experiment.columns if column.name in frame]
     return {
         "name": name,
         "panels": [_panel(frame, f"panel-{number}-{i}", name, column) for i, column in enumerate(columns)],
         "styles": [
             {"label": _escape(label), "color": color, "dash": PLOTLY_DASHES[line], "array": SVG_DASHES[line]}
-            for label, (color, line) in zip(labels, map(plots.style, range(len(labels))), strict=True)
+            for label, (color, line) in zip(labels, map(figures.style, range(len(labels))), strict=True)
         ],
-        "titles": {against: plots.axis(frame, against)[1] for against in X_AXES},
+        "titles": {against: figures.axis(frame, against)[1] for against in X_AXES},
         "logSamples": experiment.log_samples,
     }
 
 
 def _panel(frame: pd.DataFrame, identifier: str, part: str, column: Column) -> dict[str, Any]:
     """The data of one panel: the curves of a column, its ticks, and a description for screen readers."""
-    fields = {against: plots.axis(frame, against)[0] for against in X_AXES}
-    found, floor = plots.bands(frame, column)
+    fields = {against: figures.axis(frame, against)[0] for against in X_AXES}
+    found, floor = figures.bands(frame, column)
     curves = [
         {against: getattr(band, field).tolist() for against, field in fields.items()}
         | {key: getattr(band, key).tolist() for key in ("mean", "low", "high")}
@@ -159,11 +159,11 @@ def _panel(frame: pd.DataFrame, identifier: str, part: str, column: Column) -> d
     logarithmic = column.log and floor != 0
     return {
         "id": identifier,
-        "label": "<br>".join(map(_escape, plots.wrapped(column.label))),
+        "label": "<br>".join(map(_escape, figures.wrapped(column.label))),
         "log": logarithmic,
         "ticks": _ticks(floor, curves) if logarithmic else DEFAULT_TICKS,
         "curves": curves,
-        "description": f"{part}: {column.label} against {plots.axis(frame, 'samples')[1]} or wall time. {final}.",
+        "description": f"{part}: {column.label} against {figures.axis(frame, 'samples')[1]} or wall time. {final}.",
     }
 
 
@@ -176,7 +176,9 @@ def _ticks(floor: float, curves: Sequence[Mapping[str, list[float]]]) -> dict[st
     if floor < 0 and last - first <= SHORT_AXIS:
         values = [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
         return {"values": values, "texts": [f"{value:g}" for value in values]}
-    powers = plots.powers_above(floor, max(drawn)) if floor > 0 else range(first, last + 1, max(1, (last - first) // 4))
+    powers = (
+        figures.powers_above(floor, max(drawn)) if floor > 0 else range(first, last + 1, max(1, (last - first) // 4))
+    )
     zero = [floor] * (floor > 0)
     texts = ["0"] * len(zero) + [f"10<sup>{power}</sup>" for power in powers]
     return {"values": [*zero, *(10.0**power for power in powers)], "texts": texts}
@@ -217,7 +219,7 @@ def _figures(figures: Mapping[str, Figure]) -> str:
 
 def _numbers(outcome: Outcome, part: str) -> str:
     frame, columns = outcome.frames[part], outcome.experiment.columns
-    titles = {c.name: c.label for c in columns} | {plots.axis(frame, x)[0]: plots.axis(frame, x)[1] for x in X_AXES}
+    titles = {c.name: c.label for c in columns} | {figures.axis(frame, x)[0]: figures.axis(frame, x)[1] for x in X_AXES}
     ends = finals(frame, list(titles))
     present = list(next(iter(ends.values())))
     rows = [(entry, *(with_deviation(*end[column]) for column in present)) for entry, end in ends.items()]

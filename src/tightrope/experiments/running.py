@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from ..figures import curves
 from ..runs.progress import progress_bar
-from . import plots, report
+from . import report
 from .base import Experiment, slug
 from .entries import PartRunner, as_json, save
 from .outcome import Outcome
@@ -64,7 +65,7 @@ def run_experiment(experiment: Experiment, out: str | os.PathLike[str], quick: b
 def write_files(outcome: Outcome) -> None:
     """Write figures, report and checks; `checks.json` comes last, so that it marks a complete experiment."""
     experiment, folder = outcome.experiment, outcome.folder
-    draw = partial(plots.curves, outcome.frames, experiment.columns, log_samples=experiment.log_samples)
+    draw = partial(curves, outcome.frames, experiment.columns, log_samples=experiment.log_samples)
     figures = {"figure": draw("samples"), "figure-time": draw("seconds")}
     extra = dict(experiment.figures(outcome.frames)) if experiment.figures else {}
     for name, figure in (figures | extra).items():

@@ -51,6 +51,26 @@ class Constraint:
     _named_by_user: bool = field(default=False, repr=False)
 
 
+def relation(constraint: Constraint) -> str:
+    """The constraint as an inequality or equation; bounds that differ from entry to entry are not spelled out.
+
+    Example:
+        >>> relation(between(lambda x: x.mean(), -0.1, 0.1, name="balance"))
+        '-0.1 ≤ balance ≤ 0.1'
+    """
+
+    def text(bound: np.ndarray) -> str:
+        return f"{bound.flat[0]:g}" if np.all(bound == bound.flat[0]) else "its bounds"
+
+    if constraint.kind == "equals":
+        return f"{constraint.name} = {text(constraint.high)}"
+    below = f"{text(constraint.low)} ≤ " if np.isfinite(constraint.low).any() else ""
+    above = f" ≤ {text(constraint.high)}" if np.isfinite(constraint.high).any() else ""
+    if below and not above:
+        return f"{constraint.name} ≥ {text(constraint.low)}"
+    return f"{below}{constraint.name}{above}"
+
+
 def equals(
     fn: Callable[..., Any],
     target: Any = 0.0,

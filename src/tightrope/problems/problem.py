@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..arguments import check_callable, check_type
 from ..domains import Domain, Reals
-from .constraints import Constraint
+from ..tables import Table
+from .constraints import Constraint, relation
 from .data import Batches, Source, check_source
 
 RESERVED = ("step", "samples", "epochs", "seconds", "objective", "violation", "stationarity")
@@ -77,6 +81,19 @@ class Problem:
         """Whether a source is a `Stream` or `Batches`: there is nothing to draw from."""
         return any(isinstance(source, Batches) for source in self.sources)
 
+    def _table(self) -> Table:
+        """The objective, the constraints, the set and the data, as a table."""
+
+        def on(data: Source | None) -> str:
+            return "deterministic" if data is None else f"mean over {data!r}"
+
+        rows = [("minimize", getattr(self.objective, "__name__", "objective"), on(self.data))]
+        rows += [("subject to" * (i == 0), relation(c), on(c.data)) for i, c in enumerate(self.constraints)]
+        return Table("Problem", [*rows, ("over", f"x in {type(self.domain).__name__}", "")])
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
     def __repr__(self) -> str:
         constraints = ", ".join(f"{c.name} ({c.kind})" for c in self.constraints) or "none"
         name = getattr(self.objective, "__name__", "objective")
@@ -88,6 +105,28 @@ def cached_on_problem(problem: Problem, key: CacheKey, make: Callable[[], Any]) 
     if key not in problem._cache:
         problem._cache[key] = make()
     return problem._cache[key]
+
+
+def with_bounds(problem: Problem, name: str, low: float, high: float) -> Problem:
+    """The problem with other bounds of one constraint, the same for all of its entries.
+
+    Bounds are arguments of compiled programs, so both problems share those; unless one has rows that the other has not, where
+    a bound is infinite or the two are equal.
+    """
+    place = [constraint.name for constraint in problem.constraints].index(name)
+    old = problem.constraints[place]
+    new = replace(old, low=np.full_like(old.low, low), high=np.full_like(old.high, high))
+    other = copy(problem)
+    other.constraints = (*problem.constraints[:place], new, *problem.constraints[place + 1 :])
+    if not np.array_equal(_rows_of(old), _rows_of(new)):
+        other._cache = {}
+    return other
+
+
+def _rows_of(constraint: Constraint) -> np.ndarray:
+    """Which bounds of a constraint are finite, and which are equal: what decides on the rows."""
+    low, high = constraint.low, constraint.high
+    return np.stack([np.isfinite(low), np.isfinite(high), low == high])
 
 
 def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:

@@ -21,6 +21,7 @@ from ..arguments import number, seed_number
 from ..methods.base import Method
 from ..methods.rates import asked_by_theorem, proven_rate
 from ..problems.problem import Problem
+from ..tables import Table
 from .fitting import Fitted, check_can_draw, check_no_streams, check_problem, fit
 from .result import Result
 from .run import first_point
@@ -64,6 +65,14 @@ class Plan:
     pilot: Result
 
     def __str__(self) -> str:
+        return str(self._table())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> Table:
         rows = [
             ("method", self.method),
             ("accuracy", f"{self.accuracy:g} (stationarity and violation)"),
@@ -73,12 +82,8 @@ class Plan:
         ]
         if self.bound:
             rows.append(("worst case", ", ".join(f"{name} {_about(value)}" for name, value in self.bound.items())))
-        width = max(len(label) for label, _ in rows)
-        lines = [f"  {label.ljust(width)}  {value}" for label, value in rows]
-        end = "  This is a forecast, good to an order of magnitude at best, and not a promise."
-        return "\n".join(["Tightrope plan", *lines, end])
-
-    __repr__ = __str__
+        note = "This is a forecast, good to an order of magnitude at best, and not a promise."
+        return Table("Tightrope plan", rows, note=note)
 
 
 def plan(

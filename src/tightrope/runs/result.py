@@ -18,10 +18,13 @@ from jaxtyping import Float, PyTree
 
 from ..arguments import did_you_mean
 from ..certificates.certificate import Certificate, Estimate, gap_text, stationarity_text, violation_text
+from ..figures import Against
 from ..problems.model_state import WithState
+from ..tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 Status = Literal["converged", "budget", "interrupted", "diverged", "infeasible", "unbounded", "data_error"]
 
@@ -139,6 +142,14 @@ class Result:
     compile_seconds: float = math.nan
 
     def __str__(self) -> str:
+        return str(self._table())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> Table:
         c = self.certificate
         timed = f"{self.seconds:.2f} s, {self.steps / self.seconds:,.0f} steps/s" if self.seconds > 0 else "not timed"
         compiled = "" if math.isnan(self.compile_seconds) else f", and {self.compile_seconds:.2f} s to compile"
@@ -158,11 +169,37 @@ class Result:
         ]
         if self.constants:
             rows.append(("estimated", ", ".join(f"{name} = {value:.3g}" for name, value in self.constants.items())))
-        width = max(len(label) for label, _ in rows)
-        lines = [f"  {label.ljust(width)}  {value}" for label, value in rows]
-        return "\n".join(["Tightrope result", *lines, f"  {self.message}"])
+        return Table("Tightrope result", rows, note=self.message)
 
-    __repr__ = __str__
+    def plot(self, against: Against = "steps") -> Figure:
+        """Plot objective, violation of each constraint and stationarity along the run, with Matplotlib.
+
+        Curves show the iterate, diamonds the certified answer, and dotted lines the tolerances of the constraints. Where an
+        axis is logarithmic and has zeros, as at feasible iterates, its lowest tick reads 0.
+
+        Args:
+            against: the horizontal axis: 'steps', 'samples' or 'seconds'; steps instead of samples if none are drawn.
+
+        Returns:
+            The figure; a notebook shows it, and `figure.savefig("run.png")` writes a file.
+        """
+        from .plots import history
+
+        return history(self, against=against)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as numbers, strings, lists and dicts, for JSON and for trackers of experiments.
+
+        x keeps its dicts and lists; of a model it is a dict from the path of each array. Numbers that are not finite are None,
+        for which JSON has no number; the exception `cause` is its text.
+
+        Example:
+            >>> import json, jax.numpy as jnp, tightrope as tr
+            >>> result = tr.solve(tr.Problem(lambda x: jnp.sum(x["a"] ** 2)), {"a": jnp.ones(2)}, steps=5)
+            >>> len(json.loads(json.dumps(result.to_dict()))["x"]["a"])
+            2
+        """
+        return _plain({f.name: getattr(self, f.name) for f in fields(self)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to one file (NumPy's .npz: arrays and JSON, no pickle); `tightrope.load` reads it."""
@@ -216,6 +253,26 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
     text["certificate"] = _certificate(text["certificate"])
     text["multipliers"] = _vectors(text["multipliers"])
     return Result(x=x, history=History(text.pop("history")), **text)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _plain(np.asarray(value).tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int | str | None):
+        return value
+    if hasattr(value, "_asdict"):
+        return _plain(value._asdict())
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    if isinstance(value, Exception):
+        return f"{type(value).__name__}: {value}"
+    arrays = jax.tree_util.tree_leaves_with_path(eqx.filter(value, eqx.is_inexact_array))
+    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in arrays}
 
 
 def _short(value: Any) -> str:

@@ -14,9 +14,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..arguments import described, positive_int, seed_number
+from ..figures import Against
 from ..methods.base import Method
 from ..problems.probing import check_answer
 from ..problems.problem import Problem
+from ..tables import Table
 from .finished import FinishedRuns
 from .fitting import Fitted, check_can_draw, check_no_streams, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
@@ -27,6 +29,10 @@ from .spreading import Lane, Shared, check_executor, divide, name_of, run_lanes,
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+SHOWN = 30
+"""Runs in the table of a sweep."""
 
 logger = logging.getLogger("tightrope")
 
@@ -70,10 +76,51 @@ class SweepResult:
         ]
         return pd.DataFrame(rows)
 
+    def plot(self, against: Against = "samples") -> Figure:
+        """Plot objective, largest violation and stationarity of the iterates, with Matplotlib.
+
+        There is one curve per method and setting, the mean over seeds, in a band of one standard deviation.
+
+        Args:
+            against: the horizontal axis: 'steps', 'samples' or 'seconds'; steps instead of samples if none are drawn.
+
+        Returns:
+            The figure; a notebook shows it, and `figure.savefig("sweep.png")` writes a file.
+        """
+        from .plots import sweep_figure
+
+        return sweep_figure(self, against)
+
     def __repr__(self) -> str:
+        return f"SweepResult({len(self.results)} runs; {self._best_in_words()})"
+
+    def __str__(self) -> str:
+        return str(self._table())
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _best_in_words(self) -> str:
         best = self.best()
-        found = f"{best.method}, objective {best.objective:.4g}, violation {best.violation:.2g}"
-        return f"SweepResult({len(self.results)} runs; best: {found})"
+        label = next(label for label, r in zip(labels(self.results), self.results, strict=True) if r is best)
+        return f"best: {label}, objective {best.objective:.4g}, violation {best.violation:.2g}"
+
+    def _table(self) -> Table:
+        header = ("method", "seed", "objective", "violation", "stationarity", "status")
+        rows = [
+            (
+                label,
+                str(r.seed),
+                f"{r.objective:.4g}",
+                f"{r.violation:.2g}",
+                f"{r.stationarity:.2g}",
+                f"{r.status}{', success' * r.success}",
+            )
+            for label, r in zip(labels(self.results), self.results[:SHOWN], strict=False)
+        ]
+        more = len(self.results) - len(rows)
+        note = self._best_in_words() + (f"; {more:,} more runs are not shown: see to_pandas()" if more else "")
+        return Table(f"Sweep of {len(self.results):,} runs", rows, header, note)
 
 
 def sweep(
@@ -183,6 +230,25 @@ def _run_here(
         keep(part, found)
         if number < len(parts) and any(result.status == "interrupted" for result in found):
             raise KeyboardInterrupt(f"the sweep was interrupted in part {number} of {len(parts)}")
+
+
+def labels(results: list[Result]) -> list[str]:
+    """The method of each run, with its settings where runs of the same method differ in them."""
+    given = [{name: value for name, value in r.settings.items() if name not in r.constants} for r in results]
+    of: dict[str, list[dict[str, Any]]] = {}
+    for r, own in zip(results, given, strict=True):
+        of.setdefault(r.method, []).append(own)
+    return [_label(r.method, own, of[r.method]) for r, own in zip(results, given, strict=True)]
+
+
+def _label(method: str, own: dict[str, Any], others: list[dict[str, Any]]) -> str:
+    """The method, and those of its own settings that others have not."""
+    told = [
+        f"{name} = {f'{value:.3g}' if isinstance(value, float) else value}"
+        for name, value in own.items()
+        if any(other.get(name) != value for other in others)
+    ]
+    return f"{method}: {', '.join(told)}" if told else method
 
 
 def _seeds(seeds: Any) -> list[int]:

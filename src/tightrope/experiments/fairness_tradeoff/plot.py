@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from .. import plots
+from ...figures import COLORS, FONT, LINES
 from . import config
 from .claims import FREE, late
 from .problem import for_angle, points
@@ -34,7 +34,7 @@ def draw_boundaries(axes: Axes, name: str, frame: pd.DataFrame) -> None:
     for number, (entry, row) in enumerate(means.iterrows()):
         free = entry == FREE
         line = -(row["theta 0"] * across + row["theta 2"]) / row["theta 1"]
-        color, style = ("black", "-") if free else (LINE_COLORS[number % len(LINE_COLORS)], plots.LINES[1 + number % 3])
+        color, style = ("black", "-") if free else (LINE_COLORS[number % len(LINE_COLORS)], LINES[1 + number % 3])
         axes.plot(across, line, style, color=color, lw=2.0, label=str(entry))
     axes.set(title=name, xlabel="x₁", ylabel="x₂", xlim=(-REACH, REACH), ylim=(-REACH, REACH))
 
@@ -47,13 +47,13 @@ def figures(runs: dict[str, pd.DataFrame]) -> dict[str, Figure]:
     places = plane.subplots(1, len(runs), squeeze=False)[0]
     for axes, (name, frame) in zip(places, runs.items(), strict=True):
         draw_boundaries(axes, name, frame)
-    places[-1].legend(fontsize=plots.FONT - 1, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    places[-1].legend(fontsize=FONT - 1, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     trade = Figure(figsize=(9.0, 3.6), layout="constrained")
     panels = trade.subplots(1, 2)
     for axes, column, label in zip(panels, ("p-rule", "accuracy"), ("p%-rule (%)", "accuracy (%)"), strict=True):
-        for (name, frame), color, style in zip(runs.items(), plots.COLORS, plots.LINES, strict=False):
+        for (name, frame), color, style in zip(runs.items(), COLORS, LINES, strict=False):
             means = late(frame)
             axes.plot(means["signed covariance"].abs(), means[column], style, color=color, marker="o", label=name)
         axes.set(xlabel="covariance reached", ylabel=label)
-    panels[0].legend(fontsize=plots.FONT, frameon=False)
+    panels[0].legend(fontsize=FONT, frameon=False)
     return {"boundaries": plane, "trade-off": trade}

@@ -1,7 +1,8 @@
-"""Figures: the history of one or several runs, and curves over seeds for an experiment.
+"""Figures: their style, logarithmic axes that show zeros, and curves over seeds.
 
-Figures are made without pyplot, so nothing is shown and no state is shared between threads; `figure.savefig(path)` writes a
-file. Colors are those of Okabe and Ito, which are distinct in all kinds of color vision.
+Figures are made without pyplot, so no window opens and no state is shared between threads; `figure.savefig(path)` writes a
+file, and notebooks show a figure that is returned. Colors are those of Okabe and Ito, which are distinct in all kinds of
+color vision.
 """
 
 from __future__ import annotations
@@ -9,25 +10,23 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float
-
-from ..runs.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .base import Column
+Against = Literal["steps", "samples", "seconds"]
+"""What is on the horizontal axis of curves."""
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
 """After the last color comes the next line style, so that 28 curves differ."""
-COLUMNS = ("objective", "violation", "stationarity")
-LABELS = {"objective": "objective", "violation": "largest violation", "stationarity": "stationarity"}
 FONT = 10
 LABEL_WIDTH = 30
 """Characters per line in the label of a vertical axis."""
@@ -37,42 +36,33 @@ DECADES = 9
 """Decades below the largest value on a logarithmic axis; smaller values are drawn as 0."""
 
 
-def history(results: Result | Mapping[str, Result], axes: Sequence[Axes] | None = None) -> Figure:
-    """Plot objective, violation and stationarity against the steps, for one or several runs.
-
-    Curves show the iterate; a diamond at the end shows the certified answer. Violation and stationarity have a logarithmic
-    axis; if there are zeros, as at feasible iterates, its lowest tick reads 0. Values that are not finite are left out, and
-    the legend marks runs that diverged.
+@dataclass(frozen=True)
+class Column:
+    """A plotted column.
 
     Args:
-        results: a `Result`, or {label: Result}.
-        axes: up to three axes, for objective, violation and stationarity in this order; None: a new figure.
-
-    Returns:
-        The figure; save it with `figure.savefig("history.png")`.
+        name: name of the column in the tidy frame.
+        label: label of its axis, with the unit.
+        log: whether the axis is logarithmic.
+        start: whether x0 is plotted; False if the column has no meaning there.
 
     Example:
-        >>> import jax.numpy as jnp, tightrope as tr
-        >>> from tightrope.experiments import plots
-        >>> problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
-        >>> figure = plots.history(tr.solve(problem, jnp.zeros(2), steps=100))
-        >>> [axes.get_ylabel() for axes in figure.axes]
-        ['objective', 'largest violation', 'stationarity']
+        >>> from tightrope import figures
+        >>> figures.Column("violation", "largest violation", log=True).name
+        'violation'
     """
-    from matplotlib.ticker import MaxNLocator
 
-    several = {"iterate": results} if isinstance(results, Result) else dict(results)
-    if not several:
-        raise ValueError("history: results is empty; expected a Result or {label: Result}")
-    axes = _stacked(len(COLUMNS)) if axes is None else list(axes)
-    for column, ax in zip(COLUMNS, axes, strict=False):
-        _draw_column(ax, several, column)
-    axes[-1].set_xlabel("steps", fontsize=FONT)
-    axes[-1].xaxis.set_major_locator(MaxNLocator(5))
-    axes[-1].xaxis.set_major_formatter("{x:,.0f}")
-    axes[0].plot([], [], color="black", linestyle="", marker="D", markersize=5, label="answer")
-    axes[0].legend(fontsize=FONT - 1, frameon=False)
-    return cast("Figure", axes[0].get_figure(root=True))
+    name: str
+    label: str
+    log: bool = False
+    start: bool = True
+
+
+COLUMNS = (
+    Column("objective", "objective"),
+    Column("violation", "largest violation", log=True),
+    Column("stationarity", "stationarity", log=True),
+)
 
 
 class Band(NamedTuple):
@@ -108,10 +98,9 @@ def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope.experiments import plots
-        >>> from tightrope.experiments.base import Column
+        >>> from tightrope import figures
         >>> frame = pd.DataFrame({"entry": "a", "step": 1, "samples": 2, "seconds": 0.1, "objective": [1.0, 3.0]})
-        >>> found, floor = plots.bands(frame, Column("objective", "objective"))
+        >>> found, floor = figures.bands(frame, figures.Column("objective", "objective"))
         >>> found["a"].mean, found["a"].high.round(2)
         (array([2.]), array([3.41]))
     """
@@ -127,7 +116,7 @@ def bands(frame: pd.DataFrame, column: Column) -> tuple[dict[str, Band], float]:
         samples, seconds = (at[along].mean().to_numpy(float) for along in ("samples", "seconds"))
         curves[str(label)] = Band(np.array(list(at.groups), float), samples, seconds, mean, low, mean + spread)
     numbers = np.concatenate([np.concatenate([band.mean, band.low]) for band in curves.values()])
-    if not column.log or not (numbers <= (floor := _floor(numbers))).any():
+    if not column.log or not (numbers <= (floor := floor_of(numbers))).any():
         return curves, -math.inf
     clipped = {
         label: band._replace(**{field: np.maximum(getattr(band, field), floor) for field in ("mean", "low", "high")})
@@ -147,7 +136,7 @@ def _without_diverged(frame: pd.DataFrame) -> Any:
 def curves(
     frames: Mapping[str, pd.DataFrame],
     columns: Sequence[Column],
-    against: Literal["samples", "seconds"] = "samples",
+    against: Against = "samples",
     log_samples: bool = False,
 ) -> Figure:
     """Plot the runs of an experiment, a row of panels per part: mean over seeds ± one standard deviation.
@@ -160,19 +149,18 @@ def curves(
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope.experiments import plots
-        >>> from tightrope.experiments.base import Column
+        >>> from tightrope import figures
         >>> frame = pd.DataFrame({"entry": "a", "step": [1, 2], "samples": [2, 4], "seconds": 0.1, "gap": [1.0, 0.1]})
-        >>> figure = plots.curves({"part": frame}, [Column("gap", "gap to the optimum", log=True)])
+        >>> figure = figures.curves({"part": frame}, [figures.Column("gap", "gap to the optimum", log=True)])
         >>> figure.subfigs[0].axes[0].get_ylabel()
         'gap to the optimum'
     """
-    from matplotlib.figure import Figure
+    from .shown import ShownFigure
 
     drawn = {part: [c for c in columns if c.name in frame] for part, frame in frames.items()}
     heights = [2.9 + 0.25 * -(-len(legend(frame)) // LEGEND_WIDTH) for frame in frames.values()]
     across = max(*map(len, drawn.values()), 2)
-    figure = Figure(figsize=(4.0 * across, sum(heights)), dpi=150, layout="constrained")
+    figure = ShownFigure(figsize=(4.0 * across, sum(heights)), dpi=150, layout="constrained")
     rows = figure.subfigures(len(frames), height_ratios=heights, squeeze=False)[:, 0]
     for row, (part, frame) in zip(rows, frames.items(), strict=True):
         row.suptitle(part, fontsize=FONT + 2)
@@ -192,17 +180,19 @@ def curves(
     return figure
 
 
-def axis(frame: pd.DataFrame, against: str) -> tuple[str, str]:
+def axis(frame: Mapping[str, Any] | pd.DataFrame, against: str) -> tuple[str, str]:
     """The field of a `Band` for the horizontal axis, and its label: steps instead of samples if none are drawn.
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope.experiments import plots
-        >>> plots.axis(pd.DataFrame({"samples": [0, 0]}), "samples")
+        >>> from tightrope import figures
+        >>> figures.axis(pd.DataFrame({"samples": [0, 0]}), "samples")
         ('steps', 'steps (no samples are drawn)')
     """
-    if against == "seconds":
-        return "seconds", "wall time (s)"
+    if against not in get_args(Against):
+        raise ValueError(f"plot: against must be one of {get_args(Against)}, got {against!r}")
+    if against != "samples":
+        return against, "wall time (s)" if against == "seconds" else against
     return ("samples", "samples drawn") if np.any(frame["samples"]) else ("steps", "steps (no samples are drawn)")
 
 
@@ -211,8 +201,8 @@ def legend(frame: pd.DataFrame) -> dict[str, str]:
 
     Example:
         >>> import pandas as pd
-        >>> from tightrope.experiments import plots
-        >>> plots.legend(pd.DataFrame({"entry": "a", "seed": [0, 1], "status": ["budget", "diverged"]}))
+        >>> from tightrope import figures
+        >>> figures.legend(pd.DataFrame({"entry": "a", "seed": [0, 1], "status": ["budget", "diverged"]}))
         {'a': 'a (1 of 2 runs diverged)'}
     """
     names = {str(label): str(label) for label in frame["entry"].unique()}
@@ -229,8 +219,8 @@ def wrapped(label: str) -> list[str]:
     """The label of a vertical axis, broken into lines that fit.
 
     Example:
-        >>> from tightrope.experiments import plots
-        >>> plots.wrapped("distance to the nearest stationary point (m)")
+        >>> from tightrope import figures
+        >>> figures.wrapped("distance to the nearest stationary point (m)")
         ['distance to the nearest', 'stationary point (m)']
     """
     return textwrap.wrap(label, LABEL_WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -240,8 +230,8 @@ def style(number: int) -> tuple[str, str]:
     """Color and line style of a curve, by its position in the legend.
 
     Example:
-        >>> from tightrope.experiments import plots
-        >>> plots.style(0), plots.style(7)
+        >>> from tightrope import figures
+        >>> figures.style(0), figures.style(7)
         (('#0072B2', '-'), ('#0072B2', '--'))
     """
     return COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
@@ -258,7 +248,7 @@ def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, l
     if column.log and floor != 0:
         axes.set_yscale("log")
     if floor > 0:
-        _zero_tick(axes, floor)
+        zero_tick(axes, floor)
     if floor == 0:
         axes.set_ylim(-0.05, 1.0)
     if axes.get_yscale() == "linear":
@@ -272,38 +262,7 @@ def _draw_bands(axes: Axes, frame: pd.DataFrame, column: Column, against: str, l
     set_style(axes)
 
 
-def _stacked(count: int) -> list[Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 2.4 * count), dpi=150, layout="constrained")
-    return list(figure.subplots(count, sharex=True))
-
-
-def _draw_column(axes: Axes, several: Mapping[str, Result], column: str) -> None:
-    """Plot a column of several runs; each array has the answer as its last element."""
-    curves = {label: np.append(run.history[column], getattr(run, column)) for label, run in several.items()}
-    floor = -np.inf if column == "objective" else _floor(np.concatenate(list(curves.values())))
-    for number, (label, run) in enumerate(several.items()):
-        values = np.where(np.isfinite(curves[label]), curves[label], np.nan)
-        low = values <= floor  # drawn as dots at 0, not joined by lines
-        places = np.append(run.history["step"], run.steps)
-        ending = " (diverged)" if run.status == "diverged" else ""
-        color, dashes = style(number)
-        dots = {"color": color, "marker": ".", "markersize": 4}
-        line = {"linestyle": dashes, "linewidth": 1.2}
-        axes.plot(places[:-1], np.where(low, np.nan, values)[:-1], label=f"{label}{ending}", **dots, **line)
-        axes.plot(places[:-1], np.where(low, floor, np.nan)[:-1], linestyle="", **dots)
-        answer = dots | {"marker": "D", "markersize": 6, "markeredgecolor": "black"}
-        axes.plot(places[-1], np.where(low, floor, values)[-1], clip_on=False, zorder=3, **answer)
-    if floor > 0:
-        axes.set_yscale("log")
-    if floor > 0 and min(np.nanmin(values, initial=np.inf) for values in curves.values()) <= floor:
-        _zero_tick(axes, floor)
-    axes.set_ylabel(LABELS[column], fontsize=FONT)
-    set_style(axes)
-
-
-def _floor(values: Float[np.ndarray, " records"]) -> float:
+def floor_of(values: Float[np.ndarray, " records"]) -> float:
     """The height at which 0 is drawn: a decade below the smallest positive value; 0 if no value is positive."""
     positive = values[np.isfinite(values) & (values > 0)]
     if not positive.size:
@@ -316,15 +275,15 @@ def powers_above(floor: float, top: float) -> range:
     """The powers of ten at the ticks of a logarithmic axis, above the lowest tick at `floor`, which reads 0.
 
     Example:
-        >>> from tightrope.experiments import plots
-        >>> list(plots.powers_above(1e-4, 30.0))
+        >>> from tightrope import figures
+        >>> list(figures.powers_above(1e-4, 30.0))
         [-3, -2, -1, 0, 1, 2]
     """
     first, last = round(np.log10(floor)), int(np.ceil(np.log10(top)))
     return range(first + 1, last + 1, max(1, (last - first) // 4))
 
 
-def _zero_tick(axes: Axes, floor: float) -> None:
+def zero_tick(axes: Axes, floor: float) -> None:
     """Make the lowest tick of a logarithmic axis, at `floor`, read 0."""
     powers = powers_above(floor, axes.get_ylim()[1])
     axes.set_yticks([floor, *(10.0**power for power in powers)], ["0", *(f"$10^{{{power}}}$" for power in powers)])
