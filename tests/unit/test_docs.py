@@ -16,7 +16,7 @@ import tightrope as tr
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES_WITH_CODE = [page for page in PAGES if page.name != "architecture.md"]
+PAGES_WITH_CODE = [page for page in PAGES if "```python\n" in page.read_text()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -29,7 +29,6 @@ def test_links_between_pages_lead_somewhere(page):
 def test_the_code_on_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    assert blocks
     module = ModuleType(page.stem)
     monkeypatch.setitem(sys.modules, page.stem, module)  # classes on the page look their module up
     exec(compile("\n".join(blocks), page.name, "exec"), module.__dict__)
