@@ -75,7 +75,9 @@ left.legend()
 right.semilogy(mesh, np.abs(found - exact) + 1e-9)
 right.set(xlabel="time", ylabel="error of the network")
 plt.show()
-print(f"largest error {np.max(np.abs(found - exact)):.1e}, at the ends {abs(found[0]):.1e} and {abs(found[-1] - 1):.1e}")
+print(
+    f"largest error {np.max(np.abs(found - exact)):.1e}, at the ends {abs(found[0]):.1e} and {abs(found[-1] - 1):.1e}"
+)
 
 # %%
 assert result.certificate.verdict == "feasible"

@@ -78,7 +78,9 @@ for axis, (title, answer) in zip(axes, {"without the constraint": careless, "wit
     axis.plot(DT * np.arange(1, STEPS + 1), np.asarray(positions[:60]).T, color="#0072b2", alpha=0.3, linewidth=0.8)
     axis.axhspan(RAIL, 4.0, color="#d55e00", alpha=0.2)
     axis.axhspan(-4.0, -RAIL, color="#d55e00", alpha=0.2)
-    axis.set(xlabel="time", title=f"{title}: {shares[-1]:.1%} unsafe, energy {float(jnp.mean(pushes**2)):.2f}", ylim=(-4, 4))
+    axis.set(
+        xlabel="time", title=f"{title}: {shares[-1]:.1%} unsafe, energy {float(jnp.mean(pushes**2)):.2f}", ylim=(-4, 4)
+    )
 axes[0].set_ylabel("position")
 plt.show()
 

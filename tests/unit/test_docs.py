@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,11 @@ def test_the_answers_on_the_page_about_networks_are_those_of_the_benchmark():
         assert re.search(line, page), row["case"]
     for row in (row for row in rows if row["section"] == "steps"):
         assert f"{row['ratio']:.2f} times" in page, row["case"]
+
+
+def test_the_page_on_performance_is_that_of_the_benchmarks():
+    written = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
+    assert (ROOT / "docs" / "performance.md").read_text() == written["page"]()
 
 
 def public_names():
