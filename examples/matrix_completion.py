@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Matrix completion with a promise about the average
 #
-# Users have rated some films, and we want to predict the ratings that are missing. A matrix of low rank that agrees with the known
-# ratings is found by bounding the nuclear norm. The site also promises that its predictions are not inflated: the mean of all
-# predictions must not exceed 3.1.
+# Users have rated some films, and we want to predict the ratings that are missing. A matrix of low rank that agrees with
+# the known ratings is found by bounding the nuclear norm. The site also promises that its predictions are not inflated: the
+# mean of all predictions must not exceed 3.1.
 #
 # - minimize the mean squared error on known ratings, sampled in batches,
 # - subject to mean prediction ≤ 3.1,

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Neyman–Pearson classification
 #
-# A screening test must find at least 90% of the ill, and should raise as few false alarms as it can. This is not a matter of
-# weighing two losses: one of them has a bound. Neyman and Pearson wrote it as a problem with a constraint,
+# A screening test must find at least 90% of the ill, and should raise as few false alarms as it can. This is not a matter
+# of weighing two losses: one of them has a bound. Neyman and Pearson wrote it as a problem with a constraint,
 #
 # - minimize the rate of false alarms,
 # - subject to a rate of detection of at least 0.9.
@@ -29,8 +29,8 @@ markers[~ill] = 0.4 * markers[~ill] + ring[~ill]
 data = tr.Dataset({"x": markers, "ill": ill / ill.mean(), "healthy": ~ill / (1 - ill.mean())}, batch_size=64)
 
 # %% [markdown]
-# The classifier is an Equinox model; its arrays are the parameters. The indicator of a positive test is smoothed by a sigmoid, so
-# that it has gradients.
+# The classifier is an Equinox model; its arrays are the parameters. The indicator of a positive test is smoothed by a
+# sigmoid, so that it has gradients.
 
 
 # %%
@@ -52,9 +52,9 @@ result = tr.solve(problem, model, steps=2000)
 print(result)
 
 # %% [markdown]
-# `method=None` chose AdaptiveLagrangian, because the problem is a network on batches. The certificate passed over all data: its
-# numbers are exact for them. The multiplier is the price of the constraint: one more point of detection costs about that many
-# points of false alarms.
+# `method=None` chose AdaptiveLagrangian, because the problem is a network on batches. The certificate passed over all data:
+# its numbers are exact for them. The multiplier is the price of the constraint: one more point of detection costs about
+# that many points of false alarms.
 #
 # The picture shows the region in which the test is positive.
 

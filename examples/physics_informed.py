@@ -4,8 +4,8 @@
 # A pendulum of unit length obeys u″ = −2 sin u. We know its angle at two times, u(0) = 0 and u(1) = 1, and want the motion
 # between them. A network u(t) is trained to make the residual of the equation small.
 #
-# Usually the boundary conditions are terms of the loss, with weights that have to be tuned: too small, and the ends are off; too large,
-# and the equation is. Here they are constraints, and hold to rounding.
+# Usually the boundary conditions are terms of the loss, with weights that have to be tuned: too small, and the ends are
+# off; too large, and the equation is. Here they are constraints, and hold to rounding.
 
 # %%
 import jax

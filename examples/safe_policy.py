@@ -1,11 +1,11 @@
 # %% [markdown]
 # # A safe policy
 #
-# A cart must be brought to rest at the origin by pushes of limited strength, under random gusts. Every push costs energy. The
-# rail ends at ±1.5, and a cart that hits the end is lost: this may happen in at most 2% of all steps.
+# A cart must be brought to rest at the origin by pushes of limited strength, under random gusts. Every push costs energy.
+# The rail ends at ±1.5, and a cart that hits the end is lost: this may happen in at most 2% of all steps.
 #
-# The simulator is a JAX function, so that a policy's expected energy and its expected share of unsafe steps have gradients through the
-# simulation: they are means over simulated episodes, and a `Sampler` starts fresh ones in every step.
+# The simulator is a JAX function, so that a policy's expected energy and its expected share of unsafe steps have gradients
+# through the simulation: they are means over simulated episodes, and a `Sampler` starts fresh ones in every step.
 
 # %%
 import jax
@@ -41,8 +41,8 @@ def starts(key, n):
 
 
 # %% [markdown]
-# The objective weighs distance from the origin and energy. The indicator |position| > rail is smoothed for gradients; below we count
-# the true share.
+# The objective weighs distance from the origin and energy. The indicator |position| > rail is smoothed for gradients; below
+# we count the true share.
 
 
 # %%
