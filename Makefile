@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint pytest pytest-full bench reproduce full lock clean
+.PHONY: demo test lint pytest pytest-full bench reproduce docs full lock clean
 demo: $(VENV)/.installed
 	$(BIN)/tightrope demo
 
@@ -26,6 +26,8 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/defaults.py --jobs 2
 	$(BIN)/python benchmarks/constants.py
 	$(BIN)/python benchmarks/networks.py
+	$(BIN)/python benchmarks/stream.py
+	$(BIN)/python benchmarks/page.py
 
 # An experiment at full size, goes on where it was stopped; its checks are kept in the package and in docs/reproduction.md.
 REPRODUCED := build/reproduction
@@ -41,6 +43,11 @@ reproduce: $(EXPERIMENTS)
 # All tests, including those marked full: every method on every problem that it takes, and so on.
 pytest-full: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 -m "full or not full"
+
+# The documentation site, in build/site; runs the tutorials, some minutes.
+docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Everything at full size: hours.
 full: lint pytest-full bench reproduce

@@ -1,0 +1,199 @@
+"""Writes docs/performance.md from the results of the benchmarks; a test compares the two.
+
+Run: python benchmarks/page.py
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
+
+HEAD = """# Performance
+
+`benchmarks/page.py` writes this page from the results in `benchmarks/results`, and a test compares the two. Every ratio is of
+two programs that ran in turn; numbers in parentheses are the least and the greatest of the repeats. No test asserts a time.
+"""
+
+
+def load(name: str) -> Any:
+    """The results of a benchmark; None if it has none."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def spread(values: Any, digits: int = 1) -> str:
+    """The median of values, and their range; or of a dict that has them."""
+    if isinstance(values, dict):
+        middle, least, most = values["median"], values["least"], values["largest"]
+    else:
+        middle, least, most = statistics.median(values), min(values), max(values)
+    return f"{middle:,.{digits}f} ({least:,.{digits}f} to {most:,.{digits}f})"
+
+
+def peers() -> str:
+    """A step against other libraries."""
+    found = load("peers")
+    steps, machine = found["steps"], found["machine"]
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    times, ratios = steps["microseconds"], steps["ratios to GradientDescentAscent"]
+    rows = [[name, spread(times[name]), spread(ratios[name])] for name in times]
+    return f"""## A step, against other libraries
+
+Descent-ascent with the same step sizes on the same batches: logistic loss in 100 dimensions with one constraint, batches of 64,
+on one core. All but humancompatible-train end at the same point. The machine was busy: ratios are worth more than times.
+{versions}; Python {machine["python"]}.
+
+{table(["program", "µs a step", "over GradientDescentAscent"], rows)}
+
+The default takes more time for a step and needs fewer of them: see below.
+"""
+
+
+def overhead() -> str:
+    """A step against a hand-written loop."""
+    found = load("overhead")
+    rows = [
+        [
+            f"{row['features']:,}",
+            f"{row['steps']:,}",
+            str(row["records"]),
+            f"{row['microseconds per step']['tightrope']:.1f}",
+            f"{row['microseconds per step']['hand-written']:.1f}",
+            f"{row['ratio to hand-written']:.2f}",
+        ]
+        for row in found["overhead"]
+    ]
+    head = ["parameters", "steps", "records", "µs a step", "hand-written", "ratio"]
+    return f"""## A step, against a hand-written loop
+
+TruncatedMomentum against the same method written as one `jax.lax.scan`, with the same random numbers: the last iterates are
+equal to the bit. JAX {found["machine"]["jax"]}.
+
+{table(head, rows)}
+"""
+
+
+def answers() -> str:
+    """Time to an answer against SLSQP."""
+    found = load("answer")
+    rows = [
+        [
+            f"{row['examples']:,}",
+            str(row["cores"]),
+            f"{row['median milliseconds']['loop']:.0f}",
+            f"{row['median milliseconds']['call']:.0f}",
+            f"{row['median milliseconds']['SLSQP']:.0f}",
+            f"{row['median milliseconds']['SLSQP, plain']:.0f}",
+            f"{row['median ratios']['SLSQP / call']:.2f}, {row['median ratios']['SLSQP, plain / call']:.2f}",
+        ]
+        for row in found["answer"]
+    ]
+    head = ["examples", "cores", "loop", "call", "SLSQP, float32", "SLSQP, plain", "SLSQP over call"]
+    return f"""## Time to an answer, against SLSQP
+
+Milliseconds until the objective is within 1e-4 of the optimum and the violation below 1e-4: logistic loss in 100 dimensions
+with one constraint; the default, without compilation. 'Call' is the whole of `solve`, with records and certificate. SLSQP gets
+compiled or vectorized functions, whichever is faster, and is stopped as soon as it is as accurate; 'plain' is as most people
+call it. A ratio below 1 says that SLSQP was faster.
+Medians of {len(found["answer"][0]["rounds"])} rounds, JAX {found["machine"]["jax"]}.
+
+{table(head, rows)}
+
+SLSQP needs few passes over such data, so it wins on one core and small data. It cannot take data in batches.
+"""
+
+
+def streams() -> str:
+    """Streams."""
+    found = load("stream")
+    rows = [
+        [
+            str(row["batch_size"]),
+            f"{row['ratio']:.2f}",
+            f"{row['share_waited']:.1%}",
+            f"{row['share_waited_for_a_slow_iterator']:.0%}",
+        ]
+        for row in found["rows"]
+    ]
+    head = ["batch", "step, over one in memory", "waited", "waited for a slow iterator"]
+    return f"""## Streams
+
+A run on a `Stream`, and the share of its time that it waited for batches. On two cores the thread that reads takes one of them,
+which is where the ratio comes from.
+
+{table(head, rows)}
+"""
+
+
+def networks() -> str:
+    """A step of a network."""
+    rows = [
+        [
+            row["case"],
+            f"{row['ours']:.0f}",
+            f"{row['adam']:.0f}",
+            f"{row['ratio']:.2f}",
+            f"{row['copies of the parameters']:.1f}",
+        ]
+        for row in load("networks")["rows"]
+        if row["section"] == "steps"
+    ]
+    head = ["case", "µs a step", "Adam alone", "ratio", "copies of the parameters"]
+    return f"""## Networks
+
+AdaptiveLagrangian against a hand-written Adam loop on the objective alone, on an H200.
+
+{table(head, rows)}
+
+[Networks](adaptive-lagrangian.md) has its answers.
+"""
+
+
+def first_calls() -> str:
+    """The first call in a fresh process."""
+    found = load("cold")
+    if found is None:
+        return ""
+    rows = [
+        [
+            row["method"],
+            spread(row["seconds"]["ours"], 2),
+            spread(row["seconds"]["other"], 2),
+            spread(row["seconds"]["ratio"], 2),
+            spread(row["cpu_seconds"]["ratio"], 2),
+        ]
+        for row in found["rows"]
+    ]
+    head = ["method", "seconds", f"at {found['other_commit']}", "ratio", "of CPU time"]
+    cached = found.get("cached_seconds")
+    more = f"\nFrom a persistent cache (`tr.cache`): {spread(cached, 2)} seconds.\n" if cached else ""
+    return f"""## The first call
+
+README's problem in a fresh process, without the import: tracing, compiling and solving, against an early version of the
+library.
+{found["machine"]["cores"]} cores, jaxlib {found["versions"]["jaxlib"]}.
+
+{table(head, rows)}
+{more}"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = (HEAD, first_calls(), peers(), overhead(), answers(), networks(), streams())
+    return "\n".join(part for part in parts if part)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(f"{PAGE.relative_to(ROOT)} is written")
