@@ -74,6 +74,14 @@ def test_slopes_have_the_sign_of_the_derivative_for_the_other_kinds(make, bounds
     np.testing.assert_allclose(found.slope, slope(np.array(bounds)), rtol=2e-3)
 
 
+def test_slopes_are_finite_differences_of_the_curve(problem):
+    bounds = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    found = tr.tradeoff(problem, X0, "along", bounds, steps=300)
+    differences = (found.objective[2:] - found.objective[:-2]) / (bounds[2:] - bounds[:-2])
+    np.testing.assert_allclose(found.slope[1:-1], differences, rtol=1e-3)
+
+
+@pytest.mark.full
 def test_slopes_are_finite_differences_of_a_curve_that_has_no_closed_form():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 3)).astype("float32")
