@@ -1,5 +1,6 @@
 """The demo: its table and figure, and measurements that show that the constraint works."""
 
+import json
 import re
 
 import numpy as np
@@ -22,6 +23,11 @@ def test_demo_prints_a_table_and_draws(tmp_path):
         assert re.search(rf"{row}.* [-\d].* [-\d]", answer.output), row
     assert "Tightrope result" in answer.output
     assert (tmp_path / "new" / "folder" / "demo.png").read_bytes()[1:4] == b"PNG"
+    page = (tmp_path / "new" / "folder" / "demo.html").read_text()
+    points = json.loads(re.search(r"const data = (.*);\n", page)[1])["points"]
+    assert [point["bound"] for point in points] == list(demo_problem.BOUNDS)
+    assert len(page) < 200_000
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
 @pytest.mark.full

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from . import demo_figure, demo_problem
+from . import demo_figure, demo_page, demo_problem
 from .options import Seed, Steps
 from .terminal import fail, show, table
 
@@ -19,12 +21,16 @@ def run_demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure; created if missing.")] = Path("tightrope-demo"),
     steps: Steps = demo_problem.STEPS,
     seed: Seed = 0,
+    open_page: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open the page in a browser; default: at a terminal.")
+    ] = None,
 ) -> None:
     """Train a fair classifier on biased decisions (generated data).
 
     Solves the problem without and with a bound on the covariance of group
-    and score, prints how both classifiers do on held-out people, and plots
-    them. Takes about half a minute.
+    and score, and for a range of bounds. Prints how both classifiers do on
+    held-out people, draws them, and writes a page with a slider over the
+    bound. Takes about half a minute.
 
     \b
     Examples:
@@ -39,15 +45,21 @@ def run_demo(
         fail(f"--out must be a folder that can be written to, got {str(out)!r}: {error.strerror}")
     began = time.perf_counter()
     demo = demo_problem.run(steps, seed)
-    picture = out / "demo.png"
+    picture, page = out / "demo.png", out / "demo.html"
     demo_figure.draw(demo).savefig(picture)
+    page.write_text(demo_page.page(demo), encoding="utf-8")
     show(_table_of(demo))
     show(_summary_of(demo))
     typer.echo(f"\nThe constrained run, on the training half:\n{demo.results['constrained']}")
-    took, loops = time.perf_counter() - began, sum(result.seconds for result in demo.results.values())
+    took = time.perf_counter() - began
+    loops = sum(result.seconds for result in (*demo.results.values(), *demo.curve.results))
+    runs = len(demo.results) + len(demo.curve.results)
     typer.echo(
-        f"\nThe figure is {picture}. Total time {took:.0f} s with compilation, of which {loops:.1f} s for the steps."
+        f"\nThe figure is {picture}, and the page with the slider is {page}.\n"
+        f"Total time {took:.0f} s for {runs} runs, of which {loops:.1f} s for their steps; most of the rest is compilation."
     )
+    if open_page or (open_page is None and sys.stdout.isatty()):
+        webbrowser.open(page.resolve().as_uri())
 
 
 def _table_of(demo: demo_problem.Demo) -> Table:

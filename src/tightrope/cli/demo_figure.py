@@ -1,4 +1,4 @@
-"""The figure of the demo: people with both decision boundaries, and the curves of the constrained run."""
+"""The figure of the demo: people with both decision boundaries, what fairness costs, and how fast the run converges."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..figures import COLORS, FONT, LINES, set_style
-from ..runs.plots import history
-from .demo_problem import Demo, People
+from .demo_problem import BATCH, BOUND, Demo, People
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,13 +38,37 @@ def draw(demo: Demo) -> Figure:
     figure = Figure(figsize=(11.0, 5.6), dpi=150, layout="constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=[1.15, 1.0])
     _draw_people(figure.add_subfigure(grid[0]).subplots(), demo)
-    above, below = figure.add_subfigure(grid[1]).subplots(2, 1, sharex=True)
-    without = demo.results["unconstrained"].objective, demo.train["unconstrained"].violation
-    for axes, level in zip((above, below), without, strict=True):
-        axes.axhline(level, color="black", linestyle="--", linewidth=1.2, label="unconstrained answer")
-    history(demo.results["constrained"], axes=[above, below])
-    above.set_title("The constrained run,\non the training half", fontsize=FONT + 1)
+    above, below = figure.add_subfigure(grid[1]).subplots(2, 1)
+    _draw_cost(above, demo)
+    _draw_convergence(below, demo)
     return figure
+
+
+def _draw_cost(axes: Axes, demo: Demo) -> None:
+    """Accuracy and p%-rule on held-out people, against the bound."""
+    shown = {"p%-rule": [o.p_rule for o in demo.along], "accuracy": [100 * o.accuracy for o in demo.along]}
+    for number, (label, values) in enumerate(shown.items()):
+        axes.plot(demo.curve.bounds, values, marker="o", markersize=3.5, color=COLORS[number], label=label)
+    axes.axvline(BOUND, color="black", linewidth=1.0, linestyle=LINES[0], label="constrained, as on the left")
+    axes.set_xlabel("bound of |covariance of group and score|", fontsize=FONT)
+    axes.set_ylabel("% of held-out people", fontsize=FONT)
+    axes.set_title("What fairness costs: one program, eleven bounds", fontsize=FONT + 1)
+    axes.legend(fontsize=FONT - 1, frameon=False)
+    set_style(axes)
+
+
+def _draw_convergence(axes: Axes, demo: Demo) -> None:
+    """The distance of the objective from its end and the violation, step by step."""
+    history = demo.results["constrained"].history
+    falling = {"objective above its end": np.abs(history["objective"] - demo.results["constrained"].objective)}
+    falling |= {"violation": history["violation"]}
+    for number, (label, values) in enumerate(falling.items()):
+        positive = values > 0
+        axes.semilogy(history["step"][positive], values[positive], color=COLORS[number], label=label, linewidth=1.2)
+    axes.set_xlabel(f"steps, of {BATCH} people each", fontsize=FONT)
+    axes.set_title("The constrained run converges to rounding", fontsize=FONT + 1)
+    axes.legend(fontsize=FONT - 1, frameon=False)
+    set_style(axes)
 
 
 def _draw_people(axes: Axes, demo: Demo) -> None:

@@ -20,6 +20,7 @@ from ..problems.data import Dataset
 from ..problems.problem import Problem
 from ..runs.result import Result
 from ..runs.solving import solve
+from ..runs.tradeoffs import Tradeoff, tradeoff
 
 PEOPLE = 4000
 """People in each half."""
@@ -27,6 +28,10 @@ STEPS = 20_000
 BATCH = 64
 BOUND = 0.05
 """The covariance of group and score must lie within ±BOUND."""
+BOUNDS = (0.0, 0.01, 0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.24, 0.28, 0.32)
+"""The bounds of the trade-off; the last one is wider than the unconstrained covariance."""
+RECORD_EVERY = 4
+"""Steps between two records of the constrained run: it converges in a few hundred."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +83,8 @@ class Demo:
         results: the runs.
         test: outcomes on `test_half`.
         train: outcomes on `training_half`, where the constraint was imposed.
+        curve: the constrained problem solved for each of `BOUNDS`.
+        along: outcomes on `test_half`, one for each point of the curve.
     """
 
     training_half: People
@@ -85,6 +92,8 @@ class Demo:
     results: dict[str, Result]
     test: dict[str, Outcome]
     train: dict[str, Outcome]
+    curve: Tradeoff
+    along: list[Outcome]
 
 
 def people(count: int, seed: int) -> People:
@@ -205,7 +214,7 @@ def measure(weights: Any, crowd: People) -> Outcome:
 
 
 def run(steps: int = STEPS, seed: int = 0) -> Demo:
-    """Train both classifiers on one half of the people and measure them on both halves.
+    """Train classifiers on one half of the people, for each bound and without one, and measure them on both halves.
 
     Args:
         steps: number of steps of each run.
@@ -218,9 +227,13 @@ def run(steps: int = STEPS, seed: int = 0) -> Demo:
     """
     everyone = people(2 * PEOPLE, seed)
     training_half, test_half = everyone[:PEOPLE], everyone[PEOPLE:]
+    posed = problems(training_half)
     results = {
-        name: solve(problem, jnp.zeros(3), steps=steps, seed=seed) for name, problem in problems(training_half).items()
+        name: solve(problem, jnp.zeros(3), steps=steps, seed=seed, record=RECORD_EVERY, progress=False)
+        for name, problem in posed.items()
     }
+    curve = tradeoff(posed["constrained"], jnp.zeros(3), "covariance", BOUNDS, steps=steps, seed=seed, progress=False)
     test = {name: measure(result.x, test_half) for name, result in results.items()}
     train = {name: measure(result.x, training_half) for name, result in results.items()}
-    return Demo(training_half, test_half, results, test, train)
+    along = [measure(result.x, test_half) for result in curve.results]
+    return Demo(training_half, test_half, results, test, train, curve, along)
