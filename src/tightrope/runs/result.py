@@ -203,7 +203,7 @@ class Result:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result to one file (NumPy's .npz: arrays and JSON, no pickle); `tightrope.load` reads it."""
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array_like))]
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array))]
         text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history", "cause")}
         text["certificate"] = self.certificate._asdict()
         text |= {"skeleton": _skeleton(self.x), "history": {name: c.tolist() for name, c in self.history.items()}}
