@@ -24,8 +24,10 @@ from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
 from ..oracles.rows import bounds
 from ..problems.data import Dataset, Source, Window, check_source
+from ..problems.lifting import lift
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
+from .denominators import warn_of_denominators
 from .certificate import Certificate, Estimate, Kind, Verdict
 from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, evaluation_data, largest_violation
 from .finite_sample import bounded_entries
@@ -97,7 +99,7 @@ def certify(
         raise ValueError(
             "certify: data is missing; the problem's data are tightrope.Batches, so pass a Dataset or Sampler"
         )
-    parameters = Parameters(x, owner="certify", argument="x")
+    problem, parameters = lift(problem, Parameters(x, owner="certify", argument="x"), "certify")
     oracle = oracle_for(problem, parameters)
     points = np.asarray(parameters.start)[None]
     return certify_points(problem, oracle, points, parameters.start, [options], strict=True)[0]
@@ -134,6 +136,7 @@ def certify_points(
         for x, one, evaluation in zip(points, options, known, strict=True)
     ]
     curvatures = _curvatures(problem, oracle, points, start, [one.estimates for one in judged])
+    warn_of_denominators(problem, oracle, points)
     rule = ConstraintScales.of(problem, oracle)
     return [_certificate(problem, oracle, rule, *pair) for pair in zip(judged, curvatures, strict=True)]
 
@@ -392,9 +395,8 @@ def _from_samples(
 
 def _stationarity(oracle: Oracle, m: Measurements, width: float, eps: float) -> Estimate:
     """The distance, and an interval that also holds at 0; see the top of `measurement`."""
-    errors = m.raw_errors[np.array(oracle.rows.index, int)]
-    active = ~oracle.equality & (m.rows <= width * errors)
-    length = width * np.hypot(m.gradient_error, np.linalg.norm((m.multipliers * errors)[active]))
+    active = ~oracle.equality & (m.rows <= width * m.row_errors)
+    length = width * np.hypot(m.gradient_error, np.linalg.norm((m.multipliers * m.row_errors)[active]))
     near_zero = length + width * m.shift_error
     far_from_zero = width * m.distance_error + length**2 / max(m.stationarity, np.finfo(float).tiny)
     reach = min(near_zero, far_from_zero) + MEAN_ROUNDING * eps * m.gradient_norm

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,16 +25,19 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native") 
     def place(data: Source | None) -> int | None:
         return None if data is None else [source is data for source in sources].index(True)
 
+    def terms(functions: list[Callable[..., Any]]) -> tuple[Term, ...]:
+        listed = zip(problem.constraints, functions, shapes, strict=True)
+        return tuple(Term(c.name, fn, place(c.data), shape, takes_key(fn)) for c, fn, shape in listed)
+
+    certified = [c.certified_fn or c.fn for c in problem.constraints]
     return Oracle(
         data=tuple(source.arrays for source in sources),
         domain=problem.domain,
         rows=rows,
         multipliers=jnp.asarray(np.zeros(len(rows.index), parameters.dtype)),
         objective=Term("objective", problem.objective, place(problem.data), (), takes_key(problem.objective)),
-        constraints=tuple(
-            Term(c.name, c.fn, place(c.data), shape, takes_key(c.fn))
-            for c, shape in zip(problem.constraints, shapes, strict=True)
-        ),
+        constraints=terms([c.fn for c in problem.constraints]),
         sources=sources,
         parameters=parameters,
+        certified=terms(certified) if any(c.certified_fn for c in problem.constraints) else (),
     )

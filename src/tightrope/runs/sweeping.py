@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from ..arguments import described, positive_int, seed_number
 from ..methods.base import Method
+from ..problems.lifting import vector_of
 from ..problems.probing import check_answer
 from ..problems.problem import Problem
 from .fitting import Fitted, check_can_draw, check_no_streams, check_problem, fit
@@ -119,8 +120,8 @@ def sweep(
         for place, i in enumerate(group):
             results[i] = ended[place * len(listed) : (place + 1) * len(listed)]
     found = SweepResult([result for i in range(len(settings)) for result in results[i]])
-    parameters = settings[0].parameters
-    check_answer(problem, parameters, settings[0].original.data, parameters.ravel(found.best().x))
+    fitted = settings[0]
+    check_answer(fitted.problem, fitted.parameters, fitted.original.data, vector_of(fitted.parameters, found.best().x))
     return found
 
 

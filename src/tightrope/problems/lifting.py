@@ -1,0 +1,257 @@
+"""Variables that constraints need besides the user's parameters: `lift` adds them to a problem, `unlifted` takes them out.
+
+A constraint on a conditional value at risk has a threshold t that is minimized with x. `lift` makes a problem on the pytree
+`Lifted(params, thresholds)`, an ordinary one: methods, records, certificates and checkpoints see one flat vector [x, t], and
+know nothing of thresholds. The user's functions are called with `params`, the domain applies to `params`, and what is handed
+out goes through `unlifted`.
+
+Thresholds begin at their best value for x0, and `with_best_thresholds` sets those of an answer to their best values. On finite
+data these are optimal on all of it. On samples they come from samples of their own: any t gives an upper bound of the
+conditional value at risk, so the interval of a certificate, from other samples, holds for it.
+
+A number that is not trained, such as the width of a smoothed indicator, is estimated at x0 and becomes a constant.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ..domains import Domain, Product, Reals
+from .checks import Function
+from .compiling import Program
+from .constraints import Auxiliary, Constraint
+from .data import Batches, Dataset, Source
+from .model_state import WithState, call
+from .parameters import Parameters
+from .problem import Problem, cached_on_problem
+from .stream import Reader, Stream
+from .tracing import arguments_of
+
+PIECE, PIECES = 1024, 64
+"""Examples evaluated at once, and the number of such pieces that are drawn from data that are not passed over in full."""
+MAX_FULL_PASS = 2**20
+"""Data of at most this many examples is passed over in full."""
+
+
+class Lifted(NamedTuple):
+    """The user's parameters, and the thresholds of constraints, in the order of these."""
+
+    params: PyTree[Any]
+    thresholds: tuple[Any, ...]
+
+
+def unlifted(x: PyTree[Any]) -> PyTree[Any]:
+    """The user's pytree."""
+    if isinstance(x, WithState):
+        return WithState(unlifted(x.params), x.state)
+    return x.params if isinstance(x, Lifted) else x
+
+
+def lift(problem: Problem, parameters: Parameters, owner: str) -> tuple[Problem, Parameters]:
+    """The problem and its parameters with all variables; those of the user if there are no others.
+
+    Thresholds have their best values for the user's parameters.
+    """
+    waiting = [c for c in problem.constraints if c._auxiliary is not None]
+    if not waiting:
+        return problem, parameters
+    for constraint in waiting:
+        _check_values(parameters, constraint)
+    numbers = [
+        _estimate(owner, c, values) for c, values in zip(waiting, _values_at_start(problem, parameters), strict=True)
+    ]
+    fixed = {c.name: found for c, found in zip(waiting, numbers, strict=True) if not c._auxiliary.trained}
+    thresholds = [found for c, found in zip(waiting, numbers, strict=True) if c._auxiliary.trained]
+    key = ("lifted", bool(thresholds), *fixed.items())
+    problem = cached_on_problem(problem, key, lambda: _lifted_problem(problem, fixed, bool(thresholds)))
+    if not thresholds:
+        return problem, parameters
+    x0 = parameters.unravel(parameters.start)
+    return problem, Parameters(_with_thresholds(x0, thresholds, parameters.dtype), owner, parameters.argument)
+
+
+def with_best_thresholds(
+    problem: Problem,
+    parameters: Parameters,
+    data: tuple[PyTree[Array], ...],
+    points: Float[np.ndarray, "points n"],
+    *seeds: int,
+) -> Float[np.ndarray, "points n"]:
+    """Points of a lifted problem with their best thresholds, on these data; as they are if the problem has none."""
+    trained = [c._auxiliary for c in problem.constraints if c._auxiliary is not None]
+    if not trained:
+        return points
+
+    def best(x: Float[np.ndarray, " n"], key: Array) -> Float[np.ndarray, " n"]:
+        values = _values(problem, parameters, data, x, key)
+        if not all(np.isfinite(each).all() for each in values):
+            return x
+        found = [one.estimate(each) for one, each in zip(trained, values, strict=True)]
+        params = unlifted(parameters.unravel(jnp.asarray(x)))
+        return np.asarray(parameters.ravel(_with_thresholds(params, found, parameters.dtype)))
+
+    key = jax.random.key(np.random.default_rng((PIECES, *seeds)).integers(2**31))
+    return np.stack([best(x, jax.random.fold_in(key, place)) for place, x in enumerate(points)])
+
+
+def vector_of(parameters: Parameters, x: PyTree[Any]) -> Float[Array, " n"]:
+    """The flat vector of the user's pytree, with the thresholds of the start."""
+    first = parameters.unravel(parameters.start)
+    trained = first.params if isinstance(first, WithState) else first
+    if not isinstance(trained, Lifted):
+        return parameters.ravel(x)
+    return parameters.ravel(_with_thresholds(x, list(trained.thresholds), parameters.dtype))
+
+
+def _with_thresholds(x: PyTree[Any], thresholds: list[Any], dtype: Any) -> PyTree[Any]:
+    if isinstance(x, WithState):
+        return WithState(_with_thresholds(x.params, thresholds, dtype), x.state)
+    return Lifted(x, tuple(jnp.asarray(value, dtype) for value in thresholds))
+
+
+# ---------------------------------------------------------------------- the lifted problem
+
+
+def _lifted_problem(problem: Problem, fixed: dict[str, float], lifted: bool) -> Problem:
+    places = {c.name: i for i, c in enumerate(c for c in problem.constraints if _is_trained(c))}
+
+    def lifted_constraint(c: Constraint) -> Constraint:
+        fn, certified, denominator, auxiliary = c.fn, c.certified_fn, c._denominator, c._auxiliary
+        if c.name in fixed:
+            fn, auxiliary = _with_constant(fn, fixed[c.name]), None
+        if lifted:
+            fn = _on_params(fn, places.get(c.name))
+            certified = None if certified is None else _on_params(certified)
+            denominator = None if denominator is None else _on_params(denominator)
+        return replace(c, fn=fn, certified_fn=certified, _auxiliary=auxiliary, _denominator=denominator)
+
+    objective = _on_params(problem.objective) if lifted else problem.objective
+    domain: Domain = problem.domain
+    if lifted and not isinstance(domain, Reals):
+        domain = Product(Lifted(domain, Reals()))  # pyright: ignore[reportArgumentType]
+    constraints = [lifted_constraint(c) for c in problem.constraints]
+    return Problem(objective, constraints, domain=domain, data=problem.data, smooth=problem.smooth)
+
+
+def _is_trained(constraint: Constraint) -> bool:
+    return constraint._auxiliary is not None and constraint._auxiliary.trained
+
+
+def _on_params(fn: Callable[..., Any], place: int | None = None) -> Callable[..., Any]:
+    """The function of lifted parameters; `place` is that of the threshold that it takes."""
+
+    def on_params(x: Lifted, *batch: Any, **given: Any) -> Any:
+        more = {} if place is None else {"auxiliary": x.thresholds[place]}
+        return fn(x.params, *batch, **given, **more)
+
+    return _like(on_params, fn)
+
+
+def _with_constant(fn: Callable[..., Any], auxiliary: float) -> Callable[..., Any]:
+    def with_constant(params: Any, *batch: Any, **given: Any) -> Any:
+        return fn(params, *batch, auxiliary=auxiliary, **given)
+
+    return _like(with_constant, fn)
+
+
+def _like(wrapper: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrapper with the name and the arguments of a function, which say whether it takes a key or the model state."""
+    wrapper.__name__ = getattr(fn, "__name__", wrapper.__name__)
+    arguments = arguments_of(fn)
+    if arguments:
+        wrapper.__signature__ = inspect.Signature(list(arguments.values()))
+    return wrapper
+
+
+# ---------------------------------------------------------------------- values on single examples
+
+
+def _check_values(parameters: Parameters, constraint: Constraint) -> None:
+    """A ValueError unless the user's function gives one value per example."""
+    auxiliary, source = constraint._auxiliary, constraint.data
+    assert auxiliary is not None and source is not None
+    function = Function(f"the function of the constraint {constraint.name!r}", auxiliary.values, parameters, source)
+    shape, examples = function.checked_shape(), jax.tree.leaves(function.batch)[0].shape[0]
+    if shape != (examples,):
+        raise ValueError(
+            f"{function.name} must return one value per example, shape ({examples},) for {examples} examples, got {shape}"
+        )
+
+
+def _estimate(owner: str, constraint: Constraint, values: Float[np.ndarray, " examples"] | None) -> float:
+    auxiliary = constraint._auxiliary
+    assert auxiliary is not None
+    if values is None:  # tightrope.Batches: there are no examples yet
+        return 0.0 if auxiliary.trained else auxiliary.estimate(np.zeros(1))
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"{owner}: the function of the constraint {constraint.name!r} is not finite at x0 for all examples; "
+            "expected finite numbers: start where it is defined"
+        )
+    return auxiliary.estimate(values)
+
+
+def _values_at_start(problem: Problem, parameters: Parameters) -> list[Float[np.ndarray, " examples"] | None]:
+    """The values of each auxiliary's function at the start; None if there are no examples yet."""
+    sources = [source for source in problem.sources if isinstance(source, Batches)]
+    if not sources:
+        data = tuple(source.arrays for source in problem.sources)
+        return list(_values(problem, parameters, data, parameters.start, jax.random.key(0)))
+    return [
+        _on_first_batch(parameters, c._auxiliary, c.data)
+        for c in problem.constraints
+        if c._auxiliary is not None and c.data is not None
+    ]
+
+
+def _on_first_batch(parameters: Parameters, auxiliary: Auxiliary, source: Source) -> Any:
+    if isinstance(source, Stream):
+        batch = Reader(source).read()
+    elif isinstance(source, Batches):
+        return None
+    else:
+        batch = source.batch(source.arrays, source.draw(jax.random.key(0), PIECE))
+    params = parameters.unravel(parameters.start)
+    return np.asarray(call(auxiliary.values, params, jax.tree.map(jnp.asarray, batch))[0])
+
+
+def _values(
+    problem: Problem, parameters: Parameters, data: tuple[PyTree[Array], ...], x: Any, key: Array
+) -> list[Float[np.ndarray, " examples"]]:
+    """The values of each auxiliary's function at a point, on all examples of small data, or on some that are drawn."""
+    program = cached_on_problem(
+        problem, ("values", parameters.key), lambda: Program(partial(_values_program, problem, parameters), "little")
+    )
+    return [np.asarray(values) for values in jax.device_get(program(jax.tree.map(jnp.asarray, list(data)), x, key))]
+
+
+def _values_program(
+    problem: Problem, parameters: Parameters, data: list[PyTree[Array]], x: Float[Array, " n"], key: Array
+) -> list[Float[Array, " examples"]]:
+    params, sources = unlifted(parameters.unravel(x)), list(problem.sources)
+
+    def of(constraint: Constraint) -> Float[Array, " examples"]:
+        auxiliary, source = constraint._auxiliary, constraint.data
+        assert auxiliary is not None and source is not None
+        arrays = data[[source is each for each in sources].index(True)]
+
+        def on(sample: PyTree[Array]) -> Float[Array, " piece"]:
+            return call(auxiliary.values, params, source.batch(arrays, sample))[0]
+
+        if isinstance(source, Dataset) and source.size <= MAX_FULL_PASS:
+            piece = min(PIECE, source.size)
+            places = np.minimum(np.arange(-(-source.size // piece) * piece), source.size - 1).astype(np.int32)
+            return jnp.ravel(jax.lax.map(on, jnp.asarray(places.reshape(-1, piece))))[: source.size]
+        draw = lambda key: on(source.draw(key, PIECE))  # noqa: E731
+        return jnp.ravel(jax.lax.map(draw, jax.random.split(key, PIECES)))
+
+    return [of(c) for c in problem.constraints if c._auxiliary is not None]
