@@ -129,7 +129,7 @@ def evaluate(
 def _with_judged_rows(
     oracle: Oracle, x: Float[Array, " n"], sample: Sample, rows: Float[Array, " rows"], shift: Float[Array, " raw"]
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
-    """The rows that multipliers belong to, and those that are judged, which are shifted; the same unless `certified` differs."""
+    """The rows that multipliers belong to, and those that are judged, which differ if other functions are certified."""
     if not oracle.certified:
         rows = rows + oracle.rows.sign * shift[np.array(oracle.rows.index, int)]
         return rows, rows

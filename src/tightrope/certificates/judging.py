@@ -27,8 +27,8 @@ from ..problems.data import Dataset, Source, Window, check_source
 from ..problems.lifting import lift
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
-from .denominators import warn_of_denominators
 from .certificate import Certificate, Estimate, Kind, Verdict
+from .denominators import warn_of_denominators
 from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, evaluation_data, largest_violation
 from .finite_sample import bounded_entries
 from .gap import Curvature

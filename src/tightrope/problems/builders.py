@@ -112,7 +112,9 @@ def cvar_at_most(
         >>> data = tr.Dataset(returns, batch_size=200)
         >>> risk = tr.cvar_at_most(lambda x, batch: -batch @ x, 0.9, 0.5, data=data, name="risk")
         >>> gain = lambda x, batch: -jnp.mean(batch @ x)
-        >>> result = tr.solve(tr.Problem(gain, risk, domain=tr.domains.Simplex(), data=data), jnp.ones(2) / 2, steps=1000)
+        >>> result = tr.solve(
+        ...     tr.Problem(gain, risk, domain=tr.domains.Simplex(), data=data), jnp.ones(2) / 2, steps=1000
+        ... )
         >>> losses = np.sort(-returns @ np.asarray(result.x))
         >>> bool(losses[-200:].mean() <= 0.505)
         True
@@ -126,7 +128,9 @@ def cvar_at_most(
         return auxiliary + jnp.mean(jnp.maximum(losses - auxiliary, 0.0)) / (1.0 - level)
 
     made = at_most(_combined(lifted, loss), bound, data=data, name=name or _name_of(loss), scale=scale)
-    return replace(made, _auxiliary=Auxiliary(loss, lambda losses: quantile(losses, level), True), _named_by_user=bool(name))
+    return replace(
+        made, _auxiliary=Auxiliary(loss, lambda losses: quantile(losses, level), True), _named_by_user=bool(name)
+    )
 
 
 def chance_at_most(
@@ -140,8 +144,8 @@ def chance_at_most(
 ) -> Constraint:
     """The constraint `P(margin(x) > 0) ≤ probability`.
 
-    Methods see a smooth bound of the probability; records and certificates evaluate the probability itself: the share of examples with a
-    positive margin, with a bound that holds for any number of examples if it has to be judged from samples. An answer has
+    Methods see a smooth bound of the probability. Records and certificates evaluate the probability itself, the share of
+    examples with a positive margin; where it is judged from samples, its interval holds for any number of them. An answer has
     about half of `smoothing` to spare in the margin, so a smaller one comes nearer to the optimum, and is noisier.
 
     Args:
@@ -176,7 +180,12 @@ def chance_at_most(
 
     width = None if smoothing is None else number(owner, "smoothing", smoothing, low=0.0)
     made = at_most(
-        _combined(smooth, margin), probability, data=data, name=name or _name_of(margin), sample_range=(0, 1), scale=scale
+        _combined(smooth, margin),
+        probability,
+        data=data,
+        name=name or _name_of(margin),
+        sample_range=(0, 1),
+        scale=scale,
     )
     return replace(
         made,
@@ -202,7 +211,8 @@ def _width(margins: Float[np.ndarray, " examples"]) -> float:
     size = float(np.sqrt(np.mean(np.square(margins, dtype=float))))
     if size == 0.0:
         raise ValueError(
-            "chance_at_most: all margins are 0 at x0, so they have no unit there; pass smoothing=, a small change of the margin"
+            "chance_at_most: margins have no size to go by at x0 (all are 0, or there are no examples yet); "
+            "pass smoothing=, a small change of the margin"
         )
     return 2.0 ** round(math.log2(SMOOTHING * size))
 

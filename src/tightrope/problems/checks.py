@@ -53,7 +53,9 @@ def _constraint_shape(parameters: Parameters, constraint: Constraint) -> tuple[i
     if constraint.low.size not in (1, size):
         raise ValueError(f"{name} returns {size} numbers but has {constraint.low.size} bounds; they must match")
     if constraint.certified_fn is not None:
-        certified = Function(f"certified_fn of {name}", constraint.certified_fn, parameters, constraint.data).checked_shape()
+        certified = Function(
+            f"certified_fn of {name}", constraint.certified_fn, parameters, constraint.data
+        ).checked_shape()
         if certified != shape:
             raise ValueError(f"{name} returns an array of shape {shape}, but its certified_fn one of shape {certified}")
     ends = constraint.sample_range or ()

@@ -61,22 +61,21 @@ def lift(problem: Problem, parameters: Parameters, owner: str) -> tuple[Problem,
 
     Thresholds have their best values for the user's parameters.
     """
-    waiting = [c for c in problem.constraints if c._auxiliary is not None]
+    waiting = _waiting(problem)
     if not waiting:
         return problem, parameters
-    for constraint in waiting:
-        _check_values(parameters, constraint)
-    numbers = [
-        _estimate(owner, c, values) for c, values in zip(waiting, _values_at_start(problem, parameters), strict=True)
-    ]
-    fixed = {c.name: found for c, found in zip(waiting, numbers, strict=True) if not c._auxiliary.trained}
-    thresholds = [found for c, found in zip(waiting, numbers, strict=True) if c._auxiliary.trained]
+    for each in waiting:
+        _check_values(parameters, each)
+    values = _values_at_start(problem, parameters)
+    numbers = [_estimate(owner, each, found) for each, found in zip(waiting, values, strict=True)]
+    thresholds = [found for each, found in zip(waiting, numbers, strict=True) if each.auxiliary.trained]
+    fixed = {each.name: found for each, found in zip(waiting, numbers, strict=True) if not each.auxiliary.trained}
     key = ("lifted", bool(thresholds), *fixed.items())
-    problem = cached_on_problem(problem, key, lambda: _lifted_problem(problem, fixed, bool(thresholds)))
+    lifted = cached_on_problem(problem, key, lambda: _lifted_problem(problem, fixed, bool(thresholds)))
     if not thresholds:
-        return problem, parameters
-    x0 = parameters.unravel(parameters.start)
-    return problem, Parameters(_with_thresholds(x0, thresholds, parameters.dtype), owner, parameters.argument)
+        return lifted, parameters
+    x0 = _with_thresholds(parameters.unravel(parameters.start), thresholds, parameters.dtype)
+    return lifted, Parameters(x0, owner, parameters.argument)
 
 
 def with_best_thresholds(
@@ -87,17 +86,17 @@ def with_best_thresholds(
     *seeds: int,
 ) -> Float[np.ndarray, "points n"]:
     """Points of a lifted problem with their best thresholds, on these data; as they are if the problem has none."""
-    trained = [c._auxiliary for c in problem.constraints if c._auxiliary is not None]
-    if not trained:
+    waiting = _waiting(problem)
+    if not waiting:
         return points
 
     def best(x: Float[np.ndarray, " n"], key: Array) -> Float[np.ndarray, " n"]:
         values = _values(problem, parameters, data, x, key)
-        if not all(np.isfinite(each).all() for each in values):
+        if not all(np.isfinite(found).all() for found in values):
             return x
-        found = [one.estimate(each) for one, each in zip(trained, values, strict=True)]
+        thresholds = [each.auxiliary.estimate(found) for each, found in zip(waiting, values, strict=True)]
         params = unlifted(parameters.unravel(jnp.asarray(x)))
-        return np.asarray(parameters.ravel(_with_thresholds(params, found, parameters.dtype)))
+        return np.asarray(parameters.ravel(_with_thresholds(params, thresholds, parameters.dtype)))
 
     key = jax.random.key(np.random.default_rng((PIECES, *seeds)).integers(2**31))
     return np.stack([best(x, jax.random.fold_in(key, place)) for place, x in enumerate(points)])
@@ -122,14 +121,14 @@ def _with_thresholds(x: PyTree[Any], thresholds: list[Any], dtype: Any) -> PyTre
 
 
 def _lifted_problem(problem: Problem, fixed: dict[str, float], lifted: bool) -> Problem:
-    places = {c.name: i for i, c in enumerate(c for c in problem.constraints if _is_trained(c))}
+    trained = [each.name for each in _waiting(problem) if each.auxiliary.trained]
 
     def lifted_constraint(c: Constraint) -> Constraint:
         fn, certified, denominator, auxiliary = c.fn, c.certified_fn, c._denominator, c._auxiliary
         if c.name in fixed:
             fn, auxiliary = _with_constant(fn, fixed[c.name]), None
         if lifted:
-            fn = _on_params(fn, places.get(c.name))
+            fn = _on_params(fn, trained.index(c.name) if c.name in trained else None)
             certified = None if certified is None else _on_params(certified)
             denominator = None if denominator is None else _on_params(denominator)
         return replace(c, fn=fn, certified_fn=certified, _auxiliary=auxiliary, _denominator=denominator)
@@ -140,10 +139,6 @@ def _lifted_problem(problem: Problem, fixed: dict[str, float], lifted: bool) -> 
         domain = Product(Lifted(domain, Reals()))  # pyright: ignore[reportArgumentType]
     constraints = [lifted_constraint(c) for c in problem.constraints]
     return Problem(objective, constraints, domain=domain, data=problem.data, smooth=problem.smooth)
-
-
-def _is_trained(constraint: Constraint) -> bool:
-    return constraint._auxiliary is not None and constraint._auxiliary.trained
 
 
 def _on_params(fn: Callable[..., Any], place: int | None = None) -> Callable[..., Any]:
@@ -175,59 +170,64 @@ def _like(wrapper: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
 # ---------------------------------------------------------------------- values on single examples
 
 
-def _check_values(parameters: Parameters, constraint: Constraint) -> None:
+class _Waiting(NamedTuple):
+    """The number that a constraint waits for."""
+
+    name: str
+    auxiliary: Auxiliary
+    source: Source
+
+
+def _waiting(problem: Problem) -> list[_Waiting]:
+    listed = ((c.name, c._auxiliary, c.data) for c in problem.constraints)
+    return [_Waiting(name, number, data) for name, number, data in listed if number is not None and data is not None]
+
+
+def _check_values(parameters: Parameters, waiting: _Waiting) -> None:
     """A ValueError unless the user's function gives one value per example."""
-    auxiliary, source = constraint._auxiliary, constraint.data
-    assert auxiliary is not None and source is not None
-    function = Function(f"the function of the constraint {constraint.name!r}", auxiliary.values, parameters, source)
+    name = f"the function of the constraint {waiting.name!r}"
+    function = Function(name, waiting.auxiliary.values, parameters, waiting.source)
     shape, examples = function.checked_shape(), jax.tree.leaves(function.batch)[0].shape[0]
     if shape != (examples,):
         raise ValueError(
-            f"{function.name} must return one value per example, shape ({examples},) for {examples} examples, got {shape}"
+            f"{name} must return one value per example, shape ({examples},) for {examples} examples, got {shape}"
         )
 
 
-def _estimate(owner: str, constraint: Constraint, values: Float[np.ndarray, " examples"] | None) -> float:
-    auxiliary = constraint._auxiliary
-    assert auxiliary is not None
+def _estimate(owner: str, waiting: _Waiting, values: Float[np.ndarray, " examples"] | None) -> float:
     if values is None:  # tightrope.Batches: there are no examples yet
-        return 0.0 if auxiliary.trained else auxiliary.estimate(np.zeros(1))
+        return 0.0 if waiting.auxiliary.trained else waiting.auxiliary.estimate(np.zeros(1))
     if not np.isfinite(values).all():
         raise ValueError(
-            f"{owner}: the function of the constraint {constraint.name!r} is not finite at x0 for all examples; "
+            f"{owner}: the function of the constraint {waiting.name!r} is not finite for all examples at the start; "
             "expected finite numbers: start where it is defined"
         )
-    return auxiliary.estimate(values)
+    return waiting.auxiliary.estimate(values)
 
 
 def _values_at_start(problem: Problem, parameters: Parameters) -> list[Float[np.ndarray, " examples"] | None]:
-    """The values of each auxiliary's function at the start; None if there are no examples yet."""
-    sources = [source for source in problem.sources if isinstance(source, Batches)]
-    if not sources:
-        data = tuple(source.arrays for source in problem.sources)
-        return list(_values(problem, parameters, data, parameters.start, jax.random.key(0)))
-    return [
-        _on_first_batch(parameters, c._auxiliary, c.data)
-        for c in problem.constraints
-        if c._auxiliary is not None and c.data is not None
-    ]
+    """The values of every function at the start; None if there are no examples yet."""
+    if problem.needs_batches:
+        return [_on_first_batch(parameters, each) for each in _waiting(problem)]
+    data = tuple(source.arrays for source in problem.sources)
+    return list(_values(problem, parameters, data, parameters.start, jax.random.key(0)))
 
 
-def _on_first_batch(parameters: Parameters, auxiliary: Auxiliary, source: Source) -> Any:
+def _on_first_batch(parameters: Parameters, waiting: _Waiting) -> Float[np.ndarray, " examples"] | None:
+    source = waiting.source
     if isinstance(source, Stream):
-        batch = Reader(source).read()
+        batch = jax.tree.map(jnp.asarray, Reader(source).read())
     elif isinstance(source, Batches):
         return None
     else:
         batch = source.batch(source.arrays, source.draw(jax.random.key(0), PIECE))
-    params = parameters.unravel(parameters.start)
-    return np.asarray(call(auxiliary.values, params, jax.tree.map(jnp.asarray, batch))[0])
+    return np.asarray(call(waiting.auxiliary.values, parameters.unravel(parameters.start), batch)[0])
 
 
 def _values(
     problem: Problem, parameters: Parameters, data: tuple[PyTree[Array], ...], x: Any, key: Array
 ) -> list[Float[np.ndarray, " examples"]]:
-    """The values of each auxiliary's function at a point, on all examples of small data, or on some that are drawn."""
+    """The values of every function at a point, on all examples of small data, or on some that are drawn."""
     program = cached_on_problem(
         problem, ("values", parameters.key), lambda: Program(partial(_values_program, problem, parameters), "little")
     )
@@ -237,21 +237,19 @@ def _values(
 def _values_program(
     problem: Problem, parameters: Parameters, data: list[PyTree[Array]], x: Float[Array, " n"], key: Array
 ) -> list[Float[Array, " examples"]]:
-    params, sources = unlifted(parameters.unravel(x)), list(problem.sources)
+    params = unlifted(parameters.unravel(x))
+    arrays = {id(source): each for source, each in zip(problem.sources, data, strict=True)}
 
-    def of(constraint: Constraint) -> Float[Array, " examples"]:
-        auxiliary, source = constraint._auxiliary, constraint.data
-        assert auxiliary is not None and source is not None
-        arrays = data[[source is each for each in sources].index(True)]
+    def of(waiting: _Waiting) -> Float[Array, " examples"]:
+        source = waiting.source
 
         def on(sample: PyTree[Array]) -> Float[Array, " piece"]:
-            return call(auxiliary.values, params, source.batch(arrays, sample))[0]
+            return call(waiting.auxiliary.values, params, source.batch(arrays[id(source)], sample))[0]
 
         if isinstance(source, Dataset) and source.size <= MAX_FULL_PASS:
             piece = min(PIECE, source.size)
-            places = np.minimum(np.arange(-(-source.size // piece) * piece), source.size - 1).astype(np.int32)
+            places = np.arange(-(-source.size // piece) * piece).clip(max=source.size - 1).astype(np.int32)
             return jnp.ravel(jax.lax.map(on, jnp.asarray(places.reshape(-1, piece))))[: source.size]
-        draw = lambda key: on(source.draw(key, PIECE))  # noqa: E731
-        return jnp.ravel(jax.lax.map(draw, jax.random.split(key, PIECES)))
+        return jnp.ravel(jax.lax.map(lambda key: on(source.draw(key, PIECE)), jax.random.split(key, PIECES)))
 
-    return [of(c) for c in problem.constraints if c._auxiliary is not None]
+    return [of(each) for each in _waiting(problem)]
