@@ -238,10 +238,10 @@ def test_a_sweep_and_a_stream_have_answers_without_thresholds(portfolio):
 def test_the_smooth_constraint_is_never_below_the_probability(margins, width):
     data = tr.Dataset(jnp.zeros((1, 1)), batch_size=1)
     constraint = tr.chance_at_most(lambda x, batch: x, 0.1, data=data)
-    assert constraint.certified_fn is not None
-    share = float(constraint.certified_fn(jnp.asarray(margins), None))
+    assert constraint.surrogate is not None
+    share = float(constraint.fn(jnp.asarray(margins), None))
     assert share == pytest.approx(np.mean(margins > 0.0))
-    assert float(constraint.fn(jnp.asarray(margins), None, auxiliary=width)) >= share - 1e-6
+    assert float(constraint.surrogate(jnp.asarray(margins), None, auxiliary=width)) >= share - 1e-6
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def warn_of_denominators(problem: Problem, oracle: Oracle, points: Float[np.ndar
     if not denominators:
         return
     terms = [replace(t, fn=denominators[t.name], takes_key=False) for t in oracle.constraints if t.name in denominators]
-    sampled, sample = evaluation_data(replace(oracle, constraints=tuple(terms), certified=()))
+    sampled, sample = evaluation_data(replace(oracle, constraints=tuple(terms)))
     structure = jax.tree.structure(sampled)
 
     def means(leaves: list[Array], x: Float[Array, " n"], sample: Sample) -> Float[Array, " entries"]:

@@ -107,15 +107,15 @@ def evaluate(
     else:
         objective, gradient, rows, jacobian = oracle.first_order(x, sample)
     place = np.array(oracle.rows.index, int)
-    rows, judged = _with_judged_rows(oracle, x, sample, rows, shift[1:])
+    rows = rows + oracle.rows.sign * shift[1:][place]
     if isinstance(jacobian, Linear):
         multipliers, residual = stationarity_by_products(oracle, x, start, gradient, rows, jacobian, products)
     else:
         multipliers, residual = stationarity(oracle, x, start, gradient, rows, jacobian)
     return Evaluation(
         objective=objective + shift[0],
-        raw=jnp.zeros(oracle.rows.raw_size, x.dtype).at[place].set(oracle.rows.sign * judged + oracle.rows.bound),
-        violations=raw_violations(oracle, judged),
+        raw=jnp.zeros(oracle.rows.raw_size, x.dtype).at[place].set(oracle.rows.sign * rows + oracle.rows.bound),
+        violations=raw_violations(oracle, rows),
         stationarity=jnp.linalg.norm(residual),
         complementarity=complementarity(oracle, rows, multipliers),
         multipliers=oracle.rows.to_raw(multipliers),
@@ -124,16 +124,6 @@ def evaluate(
         products=jnp.sum(jnp.abs(multipliers * rows)),
         sizes=sizes(oracle, x, start, gradient, jacobian, multipliers),
     )
-
-
-def _with_judged_rows(
-    oracle: Oracle, x: Float[Array, " n"], sample: Sample, rows: Float[Array, " rows"], shift: Float[Array, " raw"]
-) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
-    """The rows that multipliers belong to, and those that are judged, which differ if other functions are certified."""
-    if not oracle.certified:
-        rows = rows + oracle.rows.sign * shift[np.array(oracle.rows.index, int)]
-        return rows, rows
-    return rows, oracle.rows.of(oracle.certified_raw(x, sample) + shift, jnp.zeros(0, x.dtype))
 
 
 def complementarity(

@@ -56,7 +56,7 @@ def bounded_entries(
     """
     terms = [
         term
-        for term, c in zip(oracle.certified or oracle.constraints, problem.constraints, strict=True)
+        for term, c in zip(oracle.constraints, problem.constraints, strict=True)
         if c.sample_range is not None and plan.is_sampled(term)
     ]
     entries = np.zeros(raw.size, bool)

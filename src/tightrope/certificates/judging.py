@@ -395,8 +395,9 @@ def _from_samples(
 
 def _stationarity(oracle: Oracle, m: Measurements, width: float, eps: float) -> Estimate:
     """The distance, and an interval that also holds at 0; see the top of `measurement`."""
-    active = ~oracle.equality & (m.rows <= width * m.row_errors)
-    length = width * np.hypot(m.gradient_error, np.linalg.norm((m.multipliers * m.row_errors)[active]))
+    errors = m.raw_errors[np.array(oracle.rows.index, int)]
+    active = ~oracle.equality & (m.rows <= width * errors)
+    length = width * np.hypot(m.gradient_error, np.linalg.norm((m.multipliers * errors)[active]))
     near_zero = length + width * m.shift_error
     far_from_zero = width * m.distance_error + length**2 / max(m.stationarity, np.finfo(float).tiny)
     reach = min(near_zero, far_from_zero) + MEAN_ROUNDING * eps * m.gradient_norm

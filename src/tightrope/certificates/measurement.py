@@ -78,11 +78,8 @@ class Measurements(NamedTuple):
     objective: Any
     objective_error: Any
     raw: Any
-    """The values that are judged (see `Oracle.certified_raw`)."""
     raw_errors: Any
     rows: Any
-    """The rows that multipliers belong to."""
-    row_errors: Any
     multipliers: Any
     stationarity: Any
     residual: Any
@@ -119,16 +116,14 @@ def _measure(
 
     def values(part: Oracle, sample: Sample) -> tuple[Any, Any]:
         value, gradient = part.value_and_grad(x, sample)
-        raw = part.raw(x, sample)
-        judged = part.certified_raw(x, sample) if part.certified else raw
-        return (value, judged, raw), (gradient, () if oracle.large_jacobian else part.jac(x, sample))
+        return (value, part.raw(x, sample)), (gradient, () if oracle.large_jacobian else part.jac(x, sample))
 
     everything = tuple(
         Span(0, s.size) if isinstance(s, Dataset) and e else None for s, e in zip(oracle.sources, exact, strict=True)
     )
-    means, (value_error, raw_errors, errors) = _over_batches(drawn, partial(values, drawn), key, batches)
-    (value, raw, own), (gradient, jacobian) = jax.tree.map(jnp.add, values(full, everything), means)
-    rows = oracle.rows.of(own, jnp.zeros(0, x.dtype))
+    means, (value_error, raw_errors) = _over_batches(drawn, partial(values, drawn), key, batches)
+    (value, raw), (gradient, jacobian) = jax.tree.map(jnp.add, values(full, everything), means)
+    rows = oracle.rows.of(raw, jnp.zeros(0, x.dtype))
     if oracle.large_jacobian:
         jacobian = _jacobian(full, everything, drawn, x, key, batches)
         multipliers, residual = stationarity_by_products(
@@ -160,7 +155,6 @@ def _measure(
         raw=raw,
         raw_errors=raw_errors,
         rows=rows,
-        row_errors=errors[np.array(oracle.rows.index, int)],
         multipliers=multipliers,
         stationarity=distance,
         residual=residual,
@@ -243,8 +237,7 @@ def _restrict(oracle: Oracle, exact: tuple[bool, ...], sampled: bool) -> Oracle:
             return term
         return Term(term.name, lambda params: jnp.zeros(term.shape, oracle.parameters.dtype), None, term.shape)
 
-    constraints, certified = (tuple(map(part, terms)) for terms in (oracle.constraints, oracle.certified))
-    return replace(oracle, objective=part(oracle.objective), constraints=constraints, certified=certified)
+    return replace(oracle, objective=part(oracle.objective), constraints=tuple(map(part, oracle.constraints)))
 
 
 def _over_batches(

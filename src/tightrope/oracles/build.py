@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..problems.checks import check_functions
+from ..problems.constraints import Constraint
 from ..problems.data import Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
@@ -17,27 +20,54 @@ from .oracle import Oracle, Term
 from .rows import Form, rows_in_form
 
 
-def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native") -> Oracle:
-    """The oracle of a problem, with its constraint rows in this form (see `rows`)."""
+def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native", *, training: bool = False) -> Oracle:
+    """The oracle of a problem, with its constraint rows in this form (see `rows`).
+
+    If `training`, functions that take a random key are given one, and surrogates are in the place of their functions.
+    Otherwise these functions have their own values, and the derivatives of their surrogates.
+    """
     shapes, sources = check_functions(problem, parameters), problem.sources
-    rows = rows_in_form(problem.constraints, shapes, form, parameters.dtype)
+    constraints = tuple(map(_in_training if training else _in_evaluation, problem.constraints))
+    rows = rows_in_form(constraints, shapes, form, parameters.dtype)
 
     def place(data: Source | None) -> int | None:
         return None if data is None else [source is data for source in sources].index(True)
 
-    def terms(functions: list[Callable[..., Any]]) -> tuple[Term, ...]:
-        listed = zip(problem.constraints, functions, shapes, strict=True)
-        return tuple(Term(c.name, fn, place(c.data), shape, takes_key(fn)) for c, fn, shape in listed)
-
-    certified = [c.certified_fn or c.fn for c in problem.constraints]
     return Oracle(
         data=tuple(source.arrays for source in sources),
         domain=problem.domain,
         rows=rows,
         multipliers=jnp.asarray(np.zeros(len(rows.index), parameters.dtype)),
         objective=Term("objective", problem.objective, place(problem.data), (), takes_key(problem.objective)),
-        constraints=terms([c.fn for c in problem.constraints]),
+        constraints=tuple(
+            Term(c.name, c.fn, place(c.data), shape, takes_key(c.fn))
+            for c, shape in zip(constraints, shapes, strict=True)
+        ),
         sources=sources,
         parameters=parameters,
-        certified=terms(certified) if any(c.certified_fn for c in problem.constraints) else (),
+        training=training,
     )
+
+
+def _in_training(constraint: Constraint) -> Constraint:
+    """The constraint on its surrogate. The shift moves the bounds, which are arguments of compiled programs."""
+    if constraint.surrogate is None:
+        return constraint
+    low, high = constraint.low - constraint.shift, constraint.high - constraint.shift
+    return replace(constraint, fn=constraint.surrogate, low=low, high=high)
+
+
+def _in_evaluation(constraint: Constraint) -> Constraint:
+    if constraint.surrogate is None:
+        return constraint
+    return replace(constraint, fn=_with_derivative_of(constraint.surrogate, constraint.fn))
+
+
+def _with_derivative_of(surrogate: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The value of fn, exactly, and the derivative of the surrogate."""
+
+    def value(*args: Any) -> Any:
+        smooth = surrogate(*args)
+        return smooth - jax.lax.stop_gradient(smooth) + jax.lax.stop_gradient(fn(*args))
+
+    return value

@@ -104,7 +104,6 @@ class Oracle(eqx.Module):
         prox: the terms that `shifted` added.
         training: whether functions that take a random key are given one, except on the whole data.
         held: the model state, if it is not a part of x (see `hold_state`).
-        certified: the functions whose values certificates judge, if they are not `constraints`; else empty.
     """
 
     data: tuple[PyTree[Array], ...]
@@ -118,7 +117,6 @@ class Oracle(eqx.Module):
     prox: Prox | None = None
     training: bool = eqx.field(static=True, default=False)
     held: HeldState | None = None
-    certified: tuple[Term, ...] = ()
 
     # ------------------------------------------------------------------ values and derivatives
 
@@ -138,10 +136,6 @@ class Oracle(eqx.Module):
     def raw(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " raw"]:
         """The values h of all constraint functions, in the user's order and signs."""
         return _joined(self._means(self.constraints, x, sample), x)
-
-    def certified_raw(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " raw"]:
-        """The values h that are judged: those of `raw`, unless a constraint has another function for this."""
-        return _joined(self._means(self.certified or self.constraints, x, sample), x)
 
     def c(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " rows"]:
         """The constraint rows, which must lie between `rows.low` and `rows.high`.

@@ -180,7 +180,7 @@ def chance_at_most(
 
     width = None if smoothing is None else number(owner, "smoothing", smoothing, low=0.0)
     made = at_most(
-        _combined(smooth, margin),
+        _combined(happens, margin),
         probability,
         data=data,
         name=name or _name_of(margin),
@@ -189,7 +189,7 @@ def chance_at_most(
     )
     return replace(
         made,
-        certified_fn=_combined(happens, margin),
+        surrogate=_combined(smooth, margin),
         _auxiliary=Auxiliary(margin, _width if width is None else lambda margins: width, False),
         _named_by_user=bool(name),
     )

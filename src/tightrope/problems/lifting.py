@@ -124,14 +124,14 @@ def _lifted_problem(problem: Problem, fixed: dict[str, float], lifted: bool) -> 
     trained = [each.name for each in _waiting(problem) if each.auxiliary.trained]
 
     def lifted_constraint(c: Constraint) -> Constraint:
-        fn, certified, denominator, auxiliary = c.fn, c.certified_fn, c._denominator, c._auxiliary
-        if c.name in fixed:
-            fn, auxiliary = _with_constant(fn, fixed[c.name]), None
+        fn, surrogate, denominator, auxiliary = c.fn, c.surrogate, c._denominator, c._auxiliary
+        if c.name in fixed and surrogate is not None:
+            surrogate, auxiliary = _with_constant(surrogate, fixed[c.name]), None
         if lifted:
             fn = _on_params(fn, trained.index(c.name) if c.name in trained else None)
-            certified = None if certified is None else _on_params(certified)
+            surrogate = None if surrogate is None else _on_params(surrogate)
             denominator = None if denominator is None else _on_params(denominator)
-        return replace(c, fn=fn, certified_fn=certified, _auxiliary=auxiliary, _denominator=denominator)
+        return replace(c, fn=fn, surrogate=surrogate, _auxiliary=auxiliary, _denominator=denominator)
 
     objective = _on_params(problem.objective) if lifted else problem.objective
     domain: Domain = problem.domain
