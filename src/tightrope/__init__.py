@@ -7,6 +7,7 @@ Minimize E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 from . import datasets, domains, methods, zoo
 from .certificates.certificate import Certificate, Estimate
 from .certificates.judging import certify
+from .problems.builders import chance_at_most, cvar_at_most, ratio_at_least, ratio_at_most
 from .problems.constraints import Constraint, affine, at_least, at_most, between, equals
 from .problems.data import Batches, Dataset, Sampler
 from .problems.model_state import WithState
@@ -52,6 +53,8 @@ __all__ = [
     "between",
     "cache",
     "certify",
+    "chance_at_most",
+    "cvar_at_most",
     "datasets",
     "domains",
     "equals",
@@ -59,6 +62,8 @@ __all__ = [
     "load",
     "methods",
     "plan",
+    "ratio_at_least",
+    "ratio_at_most",
     "solve",
     "sweep",
     "tradeoff",

@@ -24,9 +24,11 @@ from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
 from ..oracles.rows import bounds
 from ..problems.data import Dataset, Source, Window, check_source
+from ..problems.lifting import lift
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
 from .certificate import Certificate, Estimate, Kind, Verdict
+from .denominators import warn_of_denominators
 from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, evaluation_data, largest_violation
 from .finite_sample import bounded_entries
 from .gap import Curvature
@@ -97,7 +99,7 @@ def certify(
         raise ValueError(
             "certify: data is missing; the problem's data are tightrope.Batches, so pass a Dataset or Sampler"
         )
-    parameters = Parameters(x, owner="certify", argument="x")
+    problem, parameters = lift(problem, Parameters(x, owner="certify", argument="x"), "certify")
     oracle = oracle_for(problem, parameters)
     points = np.asarray(parameters.start)[None]
     return certify_points(problem, oracle, points, parameters.start, [options], strict=True)[0]
@@ -134,6 +136,7 @@ def certify_points(
         for x, one, evaluation in zip(points, options, known, strict=True)
     ]
     curvatures = _curvatures(problem, oracle, points, start, [one.estimates for one in judged])
+    warn_of_denominators(problem, oracle, points)
     rule = ConstraintScales.of(problem, oracle)
     return [_certificate(problem, oracle, rule, *pair) for pair in zip(judged, curvatures, strict=True)]
 

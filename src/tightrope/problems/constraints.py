@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,9 +18,24 @@ import numpy as np
 import scipy.sparse
 from jax.experimental.sparse import BCOO, JAXSparse
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
 
 from ..arguments import check_callable, check_type
 from .data import Source, check_source
+
+
+class Auxiliary(NamedTuple):
+    """A number that a constraint's function takes as its argument `auxiliary`; `solve` finds it (see `lifting`).
+
+    Attributes:
+        values: the function of the user's that gives one value per example.
+        estimate: the number, from these values at one point.
+        trained: whether methods may change it, as they change x.
+    """
+
+    values: Callable[..., Any]
+    estimate: Callable[[Float[np.ndarray, " examples"]], float]
+    trained: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +52,9 @@ class Constraint:
         matrix: the `A` of `affine` as it was given, else None.
         sample_range: the least and the greatest value of `fn` on a single example, if the user gave them.
         scale: the unit of its tolerance, one number or one per entry of `fn`; None: estimated at the answer.
+        surrogate: a smooth function in place of `fn` in the steps of methods and in every derivative, for an `fn` whose own
+            derivative says nothing (see `tightrope.rates`); None: `fn` itself.
+        shift: added to the surrogate in the steps, one number or one per entry.
     """
 
     kind: str
@@ -48,7 +66,11 @@ class Constraint:
     matrix: Any = None
     sample_range: tuple[np.ndarray, np.ndarray] | None = None
     scale: np.ndarray | None = None
+    surrogate: Callable[..., Any] | None = None
+    shift: Any = 0.0
     _named_by_user: bool = field(default=False, repr=False)
+    _auxiliary: Auxiliary | None = field(default=None, repr=False)
+    _denominator: Callable[..., Any] | None = field(default=None, repr=False)
 
 
 def relation(constraint: Constraint) -> str:

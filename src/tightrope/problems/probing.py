@@ -123,7 +123,7 @@ def _warn(found: dict[str, Values], stacklevel: int) -> None:
         warnings.warn(
             f"{name} is not a mean over the examples of its batch: {at.whole} on a batch, but {at.pairs} as the mean over its "
             "pairs of examples. A sum, a ratio of sums or a quantile of a batch is estimated with bias; write a mean. "
-            "Instead of a ratio of sums a / b ≤ c, constrain the mean of a - c * b to be ≤ 0.",
+            "Of a ratio of sums a / b ≤ c, constrain the mean of a - c * b to be ≤ 0, as tightrope.ratio_at_most does.",
             UserWarning,
             stacklevel=stacklevel,
         )

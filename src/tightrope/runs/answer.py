@@ -22,6 +22,7 @@ from ..certificates.scales import ConstraintScales
 from ..methods.base import Info, Method, constants
 from ..oracles.build import oracle_for
 from ..problems.data import Source
+from ..problems.lifting import unlifted, with_best_thresholds
 from .fitting import Fitted
 from .options import Stop, missing
 from .recording import Recorder, by_lane, by_seed
@@ -97,6 +98,7 @@ def answers(
     }
     if np.array_equal(points["method"], points["last"]):
         del points["last"]
+    points = {name: _with_best_thresholds(fitted, x, run.seeds[0], attempt) for name, x in points.items()}
     evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds, attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
     finite = np.ravel(np.asarray(run.carry.finite))
@@ -140,6 +142,12 @@ def answers(
     ]
 
 
+def _with_best_thresholds(
+    fitted: Fitted, points: Float[np.ndarray, "lanes n"], *seeds: int
+) -> Float[np.ndarray, "lanes n"]:
+    return with_best_thresholds(fitted.problem, fitted.parameters, fitted.original.data, points, *seeds)
+
+
 def evaluate_candidates(
     fitted: Fitted, points: list[Float[np.ndarray, "lanes n"]], seeds: list[int], attempt: int = 0
 ) -> tuple[list[list[list[Evaluation]]], bool]:
@@ -173,6 +181,7 @@ def stepper_answer(fitted: Fitted, state: StepperState, data: Source | None, sto
     multipliers = state.method.multipliers(state.state)
     flat = {"method": state.method.output(state.state), "last": state.state.x, "average": state.average}
     points = {name: np.asarray(x)[: fitted.parameters.size] for name, x in flat.items()}
+    points = {name: _with_best_thresholds(fitted, x[None])[0] for name, x in points.items()}
     listed = [np.asarray(fitted.parameters.start), *points.values()]
     evaluated, exact = evaluate_candidates(fitted, [x[None] for x in listed], [0])
     samples = [lane[1:] for (lane,) in evaluated]
@@ -214,7 +223,7 @@ def _result(
     own, note = ending.multipliers if chosen.name == "method" else None, method.note(state)
     why = explain(ending.status, found, ending.steps, lacking, method)
     return Result(
-        x=fitted.parameters.unravel(jnp.asarray(x)),
+        x=unlifted(fitted.parameters.unravel(jnp.asarray(x))),
         objective=certificate.objective.value,
         violation=certificate.largest_violation.value,
         stationarity=certificate.stationarity.value,

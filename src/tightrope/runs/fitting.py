@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -21,6 +21,7 @@ from ..methods.selection import check_accepts, choose, refusal
 from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
 from ..problems.data import Batches
+from ..problems.lifting import lift
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
 from ..problems.stream import Stream
@@ -35,8 +36,8 @@ class Fitted:
     """A problem and a method that fit each other.
 
     Attributes:
-        problem: the user's problem.
-        parameters: the structure of x.
+        problem: the user's problem, with the variables that its constraints need (see `lifting`).
+        parameters: the structure of x, with these variables.
         method: the method, as the user gave it or as it was chosen.
         reason: why it was chosen; None if the user gave it.
         original: the oracle of the problem with its constraints as they are, for evaluation.
@@ -97,11 +98,11 @@ def fit(
     if warm_start is not None:
         check_type(owner, "warm_start", warm_start, Result, "a Result")
         x0 = _same_structure(owner, x0, warm_start.x)
-    parameters = Parameters(x0, owner=owner)
+    problem, parameters = lift(problem, Parameters(x0, owner=owner), owner)
     original = oracle_for(problem, parameters)
     method, reason = resolve(owner, problem, original, method)
     check_accepts(problem, method)
-    oracle = replace(oracle_for(problem, parameters, method.accepts.form), training=True)
+    oracle = oracle_for(problem, parameters, method.accepts.form, training=True)
     if problem.needs_batches:
         _check_steps_on_batches(owner, problem, oracle, method)
         check_shares(owner, oracle, method)

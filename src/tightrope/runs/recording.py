@@ -23,6 +23,7 @@ from ..certificates.judging import evaluate_exactly, passed_in_full
 from ..certificates.programs import programs_for
 from ..certificates.scales import ConstraintScales, objective_scale
 from ..problems.data import Dataset
+from ..problems.lifting import unlifted
 from ..problems.model_state import call
 from .fitting import Fitted
 from .options import Record, Stop
@@ -162,7 +163,7 @@ class Recorder:
 
     def params(self, point: RecordPoint, lane: int = 0) -> Any:
         """The iterate as the user's functions take it."""
-        return self._fitted.parameters.unravel(jnp.asarray(point.x[lane]))
+        return unlifted(self._fitted.parameters.unravel(jnp.asarray(point.x[lane])))
 
     def _sample_of_records(self, lane: int) -> tuple[Any, Any, Any]:
         seed = self._seeds[lane]

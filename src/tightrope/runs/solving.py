@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from ..arguments import check_callable, seed_number
 from ..methods.base import Method
 from ..problems.compiling import compile_seconds
+from ..problems.lifting import vector_of
 from ..problems.probing import begin_probe, check_answer
 from ..problems.problem import Problem
 from .checkpoint import Checkpoint, CheckpointStore
@@ -112,7 +113,7 @@ def solve(
     if feed is not None:
         notes += feed.remarks(run.seconds)
     result = finish.answers(status)[0]
-    check_answer(fitted.problem, fitted.parameters, fitted.original.data, fitted.parameters.ravel(result.x))
+    check_answer(fitted.problem, fitted.parameters, fitted.original.data, vector_of(fitted.parameters, result.x))
     cause = None if feed is None else feed.failure
     return replace(result, cause=cause, compile_seconds=compile_seconds() - compiled)
 

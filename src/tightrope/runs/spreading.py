@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from ..methods.base import Method
+from ..problems.lifting import vector_of
 from ..problems.problem import Problem
 from .fitting import Fitted, fit
 from .options import Record, Stop
@@ -89,7 +90,7 @@ def run_lanes(fitted: Fitted, shared: Shared, lanes: list[Lane]) -> list[Result]
     run = start_run(fitted, jnp.asarray(shared.start), seeds, shared.record.every, lanes=True)
     finish = Finish(run, Recorder(fitted, shared.record, shared.stop or Stop(), seeds), shared.stop, [])
     results = finish.answers(run_to_end(finish))
-    return [replace(result, x=np.asarray(parameters.ravel(result.x))) for result in results]
+    return [replace(result, x=np.asarray(vector_of(parameters, result.x))) for result in results]
 
 
 def name_of(shared: Shared, part: list[Lane]) -> str:

@@ -15,6 +15,7 @@ from ..arguments import seed_number
 from ..methods.base import Draw, Info, Method, as_arrays
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Source
+from ..problems.lifting import unlifted
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
 from .batches import BatchPlan, Roles, on_first_batches, streamed_parts, streams_of
@@ -56,7 +57,7 @@ class StepperState(eqx.Module):
     @property
     def x(self) -> PyTree[Any]:
         """The current iterate, a pytree like x0."""
-        return self.parameters.unravel(self.state.x[: self.parameters.size])
+        return unlifted(self.parameters.unravel(self.state.x[: self.parameters.size]))
 
 
 AXES = {"method": 0, "state": 0, "average": 0, "k": None, "horizon": None, "key": 0}

@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 from ..arguments import described, positive_int, seed_number
 from ..figures import Against
 from ..methods.base import Method
+from ..problems.lifting import unlifted, vector_of
 from ..problems.probing import check_answer
 from ..problems.problem import Problem
 from ..tables import Table
@@ -199,10 +200,15 @@ def sweep(
             _run_here(settings, shared, parts, keep)
         else:
             spread(executor, shared, parts, keep, go_on=store is not None)
-    parameters = settings[0].parameters
-    found = SweepResult([replace(r, x=parameters.unravel(jnp.asarray(r.x))) for r in map(results.__getitem__, lanes)])
-    check_answer(problem, parameters, settings[0].original.data, parameters.ravel(found.best().x))
+    fitted = settings[0]
+    found = SweepResult([_of_user(fitted, results[lane]) for lane in lanes])
+    check_answer(fitted.problem, fitted.parameters, fitted.original.data, vector_of(fitted.parameters, found.best().x))
     return found
+
+
+def _of_user(fitted: Fitted, result: Result) -> Result:
+    """The result of a run with x as the user's pytree."""
+    return replace(result, x=unlifted(fitted.parameters.unravel(jnp.asarray(result.x))))
 
 
 def _finished(store: FinishedRuns, lanes: list[Lane]) -> dict[Lane, Result]:
