@@ -86,6 +86,18 @@ def cached_on_problem(problem: Problem, key: CacheKey, make: Callable[[], Any]) 
     return problem._cache[key]
 
 
+def variant(
+    problem: Problem, constraints: Sequence[Constraint], data: Source | None, kind: tuple[Hashable, ...]
+) -> Problem:
+    """The problem with other bounds or data; all variants of one kind share their programs.
+
+    They may differ in numbers alone: in finite bounds, and in the values of data of the same shapes.
+    """
+    made = Problem(problem.objective, constraints, domain=problem.domain, data=data, smooth=problem.smooth)
+    made._cache = cached_on_problem(problem, ("variants", *kind), dict)
+    return made
+
+
 def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
     """The constraints with distinct names: functions that share a name are numbered; two equal names given are an error."""
     counts: dict[str, int] = {name: 1 for name in RESERVED}
