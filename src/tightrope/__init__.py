@@ -7,6 +7,7 @@ Minimize E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 from . import datasets, domains, methods, zoo
 from .certificates.certificate import Certificate, Estimate
 from .certificates.judging import certify
+from .certificates.monitor import Monitor, MonitorReport
 from .certificates.promise import Promise
 from .problems.constraints import Constraint, affine, at_least, at_most, between, equals
 from .problems.data import Batches, Dataset, Sampler
@@ -32,6 +33,8 @@ __all__ = [
     "Dataset",
     "Estimate",
     "History",
+    "Monitor",
+    "MonitorReport",
     "Plan",
     "Problem",
     "Promise",

@@ -28,10 +28,11 @@ from scipy.special import ndtri
 
 from ..arguments import number
 from ..certificates.examples import SourceRows, Values, source_rows
+from ..certificates.intervals import violation_interval
 from ..certificates.promise import Promise
 from ..oracles.build import oracle_for
 from ..problems.constraints import Constraint
-from ..problems.data import Dataset, Source
+from ..problems.data import Dataset, Source, examples_in
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, variant
 from .fitting import Fitted
@@ -159,8 +160,16 @@ class _Part:
     rows: SourceRows
     training: PyTree[Array]
     aside: PyTree[Array]
-    examples: int
-    kept: int
+
+    @property
+    def kept(self) -> int:
+        """The number of training examples."""
+        return examples_in(self.training)
+
+    @property
+    def examples(self) -> int:
+        """The number of examples kept aside."""
+        return examples_in(self.aside)
 
 
 class _Test:
@@ -169,15 +178,9 @@ class _Test:
     def __init__(self, training: Problem, parameters: Parameters, aside: dict[int, PyTree[Any]], confidence: float):
         oracle = oracle_for(training, parameters)
         self._parameters, self._confidence = parameters, confidence
-        self._aside = sum(len(jax.tree.leaves(examples)[0]) for examples in aside.values())
+        self._aside = sum(map(examples_in, aside.values()))
         self._parts = [
-            _Part(
-                rows,
-                training.sources[place].arrays,
-                jax.tree.map(jnp.asarray, aside[place]),
-                len(jax.tree.leaves(aside[place])[0]),
-                training.sources[place].size,
-            )
+            _Part(rows, training.sources[place].arrays, jax.tree.map(jnp.asarray, aside[place]))
             for place, rows in source_rows(training, oracle).items()
         ]
         self._ends = sum(part.rows.ends for part in self._parts)
@@ -215,22 +218,21 @@ class _Test:
         for part in self._parts:
             held, pilot = (part.rows.values(x, examples) for examples in (part.aside, part.training))
             rows = _trusted(part.rows, held, pilot)
-            mean, least, greatest = rows.interval(held, pilot, part.examples, self._risk)
-            below = np.where(np.isfinite(rows.least), np.nan_to_num(rows.least - least, nan=np.inf), 0.0)
-            above = np.where(np.isfinite(rows.greatest), np.nan_to_num(greatest - rows.greatest, nan=np.inf), 0.0)
-            outside = np.maximum(np.maximum(below, above), 0.0)
+            _, least, greatest = rows.interval(held, pilot, part.examples, self._risk)
+            least = np.where(np.isfinite(rows.least) & np.isfinite(least), least, -np.inf)
+            greatest = np.where(np.isfinite(rows.greatest) & np.isfinite(greatest), greatest, np.inf)
+            _, outside = violation_interval(least, greatest, rows.least, rows.greatest)
             units = rows.by_name(outside)
             allowed = certificate.tolerance * np.concatenate(
                 [np.broadcast_to(certificate.scale[name], entries.shape) for name, entries in units.items()]
             )
             for name, entries in rows.by_name(outside <= allowed).items():
                 violation[name], passed[name] = float(units[name].max()), bool(entries.all())
-            low |= rows.by_name(np.where(np.isfinite(rows.least), rows.least - below, -np.inf))
-            high |= rows.by_name(np.where(np.isfinite(rows.greatest), rows.greatest + above, np.inf))
+            low, high = low | rows.by_name(least), high | rows.by_name(greatest)
             kinds.append(rows.known.all())
             failed = ~(outside <= allowed)
             if failed.any():
-                needed.append(self._examples_needed(rows, part, (held, pilot), (greatest - mean, allowed), failed))
+                needed.append(self._examples_needed(rows, part, (held, pilot), allowed, failed))
         kind = "exact" if not kinds else "bound" if all(kinds) else "asymptotic"
         return Promise(
             self._confidence,
@@ -246,17 +248,19 @@ class _Test:
         )
 
     def _examples_needed(
-        self, rows: SourceRows, part: _Part, values: tuple[Values, Values], widths: tuple[Any, Any], failed: Any
+        self, rows: SourceRows, part: _Part, values: tuple[Values, Values], allowed: np.ndarray, failed: np.ndarray
     ) -> float:
         """About how many examples in all would show what failed; ∞ if no number is known to.
 
         The amount by which bounds are tightened shrinks with the square root of the number of examples. It must become
         smaller than the slack, which is estimated from both parts, and was smaller than the half-width of the test.
         """
-        (held, pilot), (reach, allowed) = values, widths
+        held, pilot = values
         total = part.examples + part.kept
-        mean = (held.sum(axis=0) + pilot.sum(axis=0)) / total
-        slack = np.minimum(np.minimum(mean - rows.least, rows.greatest - mean) + allowed, reach)[failed]
+        mean, low, high = rows.interval(held, pilot, part.examples, self._risk)
+        both = (held.sum(axis=0) + pilot.sum(axis=0)) / total
+        slack = np.minimum(both - rows.least, rows.greatest - both) + allowed
+        slack = np.minimum(slack, np.maximum(mean - low, high - mean))[failed]
         if not (slack > 0).all():
             return math.inf
         return total * float(np.max(self._amount(rows, pilot, part)[failed] / slack)) ** 2
