@@ -119,7 +119,7 @@ def test_a_bad_batch_is_refused_and_leaves_the_monitor_as_it_was(batch, said):
 
 def test_a_value_outside_its_sample_range_and_a_function_that_is_no_mean_are_refused():
     wrong = tr.at_most(lambda x, batch: jnp.mean(batch["v"]), 0.0, data=DATA, name="wrong", sample_range=(0.0, 1.0))
-    with pytest.raises(ValueError, match="'wrong' is .* outside its sample_range"):
+    with pytest.raises(ValueError, match=r"'wrong' is .* outside its sample_range"):
         tr.Monitor(tr.Problem(jnp.sum, wrong), X).update(examples(100))
     ratio = tr.at_most(lambda x, b: jnp.sum(b["v"] ** 2) / jnp.sum(b["u"]), 9.0, data=DATA, name="ratio")
     with pytest.raises(ValueError, match="'ratio' is not a mean over the examples"):

@@ -253,13 +253,15 @@ class _Test:
         """About how many examples in all would show what failed; ∞ if no number is known to.
 
         The amount by which bounds are tightened shrinks with the square root of the number of examples. It must become
-        smaller than the slack, which is estimated from both parts, and was smaller than the half-width of the test.
+        smaller than the slack, which is estimated from both parts, and was smaller than the half-width of the test. The slack
+        of an equality is its tolerance.
         """
         held, pilot = values
         total = part.examples + part.kept
         mean, low, high = rows.interval(held, pilot, part.examples, self._risk)
         both = (held.sum(axis=0) + pilot.sum(axis=0)) / total
-        slack = np.minimum(both - rows.least, rows.greatest - both) + allowed
+        distance = np.where(rows.least == rows.greatest, 0.0, np.minimum(both - rows.least, rows.greatest - both))
+        slack = distance + allowed
         slack = np.minimum(slack, np.maximum(mean - low, high - mean))[failed]
         if not (slack > 0).all():
             return math.inf
