@@ -111,6 +111,8 @@ class Outcome(NamedTuple):
     passed: bool
     promised: list[float]
     needed: int | None = None
+    interval: np.ndarray | None = None
+    """The ends that are stated for each true value."""
 
 
 def ours(problem: tr.Problem, data: tr.Dataset, arrays: dict[str, np.ndarray], seed: int) -> Outcome:
@@ -118,8 +120,9 @@ def ours(problem: tr.Problem, data: tr.Dataset, arrays: dict[str, np.ndarray], s
     result = tr.solve(problem, jnp.zeros(5), steps=STEPS, record=100, seed=seed, holdout=SHARE)
     promise = result.holdout
     assert promise is not None
-    needed = promise.examples_needed
-    return Outcome(np.asarray(result.x, float), promise.passed, list(promise.violation.values()), needed)
+    interval = np.array([[promise.low[name][0], promise.high[name][0]] for name in promise.violation])
+    promised, needed = list(promise.violation.values()), promise.examples_needed
+    return Outcome(np.asarray(result.x, float), promise.passed, promised, needed, interval)
 
 
 # ---- Seldonian algorithms ----------------------------------------------------------------------------------------------
@@ -183,11 +186,16 @@ def seldonian(case: str, test: str, arrays: dict[str, np.ndarray], seed: int) ->
 def summary(case: str, outcomes: list[Outcome]) -> dict[str, Any]:
     """Shares over all runs; medians are over those that return a solution."""
     true = truth(np.array([outcome.w for outcome in outcomes]))
-    violations = np.maximum(true.rate - MOST_WRONG, 0.0)[:, None]
-    if case != "rate":
-        violations = np.hstack([violations, np.maximum(np.abs(true.gap) - WIDEST_GAP, 0.0)[:, None]])
+    values = true.rate[:, None] if case == "rate" else np.stack([true.rate, true.gap], axis=1)
+    limits = np.array([MOST_WRONG, WIDEST_GAP])[: values.shape[1]]
+    violations = np.maximum(np.abs(values) - limits, 0.0)
     passed = np.array([outcome.passed for outcome in outcomes])
     above = (violations > np.array([outcome.promised for outcome in outcomes]) + 1e-7).any(axis=1)
+    intervals = [outcome.interval for outcome in outcomes if outcome.interval is not None]
+    missed = None
+    if intervals:
+        low, high = np.moveaxis(np.array(intervals), 2, 0)
+        missed = float(((values < low) | (values > high)).any(axis=1).mean())
     needed = [outcome.needed for outcome in outcomes if outcome.needed is not None]
     return {
         "solutions": float(passed.mean()),
@@ -196,6 +204,7 @@ def summary(case: str, outcomes: list[Outcome]) -> dict[str, Any]:
         "median true rate": float(np.median(true.rate[passed])) if passed.any() else None,
         "median examples needed": float(np.median(needed)) if needed else None,
         "above the stated bound, of all runs": float(above.mean()),
+        "a true value outside its stated ends, of all runs": missed,
     }
 
 
@@ -228,7 +237,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[500, 2000, 10_000])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "holdout.json")
     options = parser.parse_args()
-    report = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
+    report: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
     report |= {"confidence": 1.0 - RISK, "share kept aside": SHARE, "steps": STEPS}
     report |= {"jax": jax.__version__, "processor": platform.machine()}
     for n in options.sizes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +60,12 @@ def mixed_problem():
     return tr.Problem(loss, rows, data=data)
 
 
+def promise_of(result):
+    """The promise of a result, which must have one."""
+    assert result.holdout is not None
+    return result.holdout
+
+
 @pytest.fixture(scope="module")
 def bounded():
     """A problem and its result."""
@@ -101,8 +109,8 @@ def test_numbers_kept_aside_do_not_change_the_answer(bounded):
     finally:
         problem.data.arrays = before
     assert np.array_equal(spoiled.x, clean.x)
-    assert not spoiled.holdout.passed
-    assert spoiled.holdout.violation["share"] == math.inf
+    assert not promise_of(spoiled).passed
+    assert promise_of(spoiled).violation["share"] == math.inf
     assert "no number of examples" in str(spoiled.holdout)
 
 
@@ -186,7 +194,7 @@ def test_an_equality_is_promised_to_a_distance_and_not_tightened(mixed):
 
 def test_what_is_not_shown_says_about_how_many_examples_would_be_needed(mixed_program):
     result = solve(mixed_program)
-    promise = result.holdout
+    promise = promise_of(result)
     assert not promise.passed
     assert not result.success
     assert promise.examples_needed is not None
@@ -202,9 +210,9 @@ def test_printing_and_saving_a_result_keep_its_promise(bounded, mixed, tmp_path)
         result.save(tmp_path / "result.npz")
         again = tr.load(tmp_path / "result.npz")
         assert str(again) == str(result)
-        assert again.holdout.violation == result.holdout.violation
+        assert promise_of(again).violation == result.holdout.violation
         for name, ends in result.holdout.high.items():
-            assert np.array_equal(again.holdout.high[name], ends)
+            assert np.array_equal(promise_of(again).high[name], ends)
 
 
 @pytest.mark.parametrize("status", ["interrupted", "diverged"])
@@ -220,8 +228,8 @@ def test_a_first_run_that_was_cut_short_is_tested_as_it_is(bounded, status):
     found = solve_with_promise(run, fitted, (SHARE, 0.95), 0, ({"warm_start": None}, {"callback": None}))
     assert calls == [{"warm_start": None}]
     assert found.status == status
-    assert found.holdout.tightening == {}
-    assert found.holdout.high == result.holdout.high
+    assert promise_of(found).tightening == {}
+    assert promise_of(found).high == result.holdout.high
 
 
 def test_a_value_outside_its_range_is_an_error_at_the_start():
@@ -263,3 +271,24 @@ def test_data_without_a_finite_number_of_examples_are_refused(tmp_path):
     rate = tr.at_most(lambda w, batch: jnp.mean(batch * w[0]), 1.0, data=on_disk, name="rate")
     with pytest.raises(ValueError, match="is a memory map; split the file"):
         solve(tr.Problem(jnp.sum, rate))
+
+
+def table_row(row):
+    """A row of the benchmark as the page shows it."""
+    kind = {"tightrope": "bound" if row["case"] == "rate" else "asymptotic", "Seldonian": "Hoeffding"}
+    test = kind.get(row["method"], "Student's t")
+    shown = "–" if row["median true loss"] is None else f"{row['median true loss']:.3f}"
+    shares = f"{row['broken']:.1%} | {row['solutions']:.1%}"
+    return (
+        f"| {row['case']} | {row['examples']:,} | {row['method']} | {test} | {row['repeats']:,} | {shares} | {shown} |"
+    )
+
+
+def test_the_table_on_the_page_about_guarantees_is_that_of_the_benchmark():
+    root = Path(__file__).parents[2]
+    rows = json.loads((root / "benchmarks" / "results" / "holdout.json").read_text())["rows"]
+    page = (root / "docs" / "guarantees.md").read_text().splitlines()
+    table = page[page.index("|---|---|---|---|---|---|---|---|") + 1 :]
+    assert table[: len(rows)] == [table_row(row) for row in rows]
+    assert table[len(rows)] == ""
+    assert all(row["broken"] <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / row["repeats"]) for row in rows)

@@ -54,7 +54,8 @@ class Promise(NamedTuple):
         more = "no number of examples is known to be enough for this answer"
         if self.examples_needed is not None:
             more = f"about {_rounded(self.examples_needed):,} examples in all would be needed"
-        return f"no solution shown {sure}: the bound on {largest} is ≤ {self.violation[largest]:.3g}; {more} ({aside})"
+        most = f"the violation of {largest} may be up to {self.violation[largest]:.3g}"
+        return f"no solution shown {sure}: {most}; {more} ({aside})"
 
 
 def _rounded(count: int) -> int:
