@@ -7,6 +7,8 @@ Minimize E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 from . import datasets, domains, methods, zoo
 from .certificates.certificate import Certificate, Estimate
 from .certificates.judging import certify
+from .certificates.monitor import Monitor, MonitorReport
+from .certificates.promise import Promise
 from .problems.builders import chance_at_most, cvar_at_most, ratio_at_least, ratio_at_most
 from .problems.constraints import Constraint, affine, at_least, at_most, between, equals
 from .problems.data import Batches, Dataset, Sampler
@@ -35,8 +37,11 @@ __all__ = [
     "Estimate",
     "Explanation",
     "History",
+    "Monitor",
+    "MonitorReport",
     "Plan",
     "Problem",
+    "Promise",
     "Record",
     "Result",
     "Sampler",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from .measurement import BATCH_EXAMPLES, PILOT_BATCH, Plan
 Ranges = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-class _Bounded(NamedTuple):
+class Bounded(NamedTuple):
     """The entries of all functions with a `sample_range`: the constraint of each, and its range, widened by rounding."""
 
     names: list[str]
@@ -65,7 +66,7 @@ def bounded_entries(
     if not terms:
         return entries, (raw[entries], raw[entries], raw[entries])
     ranges = {c.name: c.sample_range for c in problem.constraints if c.sample_range is not None}
-    bounded = _entries_of(terms, ranges, float(jnp.finfo(x.dtype).eps))
+    bounded = bounded_by_range(terms, ranges, float(jnp.finfo(x.dtype).eps))
     program = cached_on_problem(
         problem, ("examples", oracle.parameters.key, plan.exact), lambda: _example_program(oracle, terms)
     )
@@ -88,14 +89,25 @@ def bounded_entries(
     return entries, (mean, *bounded_mean(mean, spread, plan.examples, bet, low, high, risk))
 
 
-def _entries_of(terms: list[Term], ranges: Ranges, eps: float) -> _Bounded:
+def on_examples(fn: Callable[..., Any], params: PyTree[Any], batch: PyTree[Array]) -> Float[Array, "examples size"]:
+    """The values of a function on batches of one example each, for every example of a batch, 1,024 at a time."""
+
+    def at(example: PyTree[Array]) -> Float[Array, " size"]:
+        one = jax.tree.map(lambda a: a[None], example)
+        return jnp.ravel(call(fn, params, one)[0])
+
+    return jax.lax.map(at, batch, batch_size=BATCH_EXAMPLES)
+
+
+def bounded_by_range(terms: list[Term], ranges: Ranges, eps: float) -> Bounded:
+    """The entries of functions that all have a `sample_range`."""
     ends = []
     for term in terms:
         low, high = ranges[term.name]
         rounding = 4.0 * eps * np.maximum(np.abs(low), np.abs(high))
         ends.append([np.broadcast_to(low - rounding, term.size), np.broadcast_to(high + rounding, term.size)])
     low, high = np.concatenate(ends, axis=1)
-    return _Bounded([term.name for term in terms for _ in range(term.size)], low, high, ranges)
+    return Bounded([term.name for term in terms for _ in range(term.size)], low, high, ranges)
 
 
 def _example_program(oracle: Oracle, terms: list[Term]) -> Any:
@@ -106,16 +118,11 @@ def _example_program(oracle: Oracle, terms: list[Term]) -> Any:
         whole = jax.tree.unflatten(structure, leaves)
         params, sample = whole.parameters.unravel(x), whole.draw(key, BATCH_EXAMPLES)
 
-        def on_examples(term: Term, number: int) -> Float[Array, "examples size"]:
-            source, arrays = whole.sources[number], whole.data[number]
-
-            def at(example: PyTree[Array]) -> Float[Array, " size"]:
-                one = jax.tree.map(lambda a: a[None], example)
-                return jnp.ravel(call(term.fn, params, source.batch(arrays, one))[0])
-
-            return jax.vmap(at)(sample[number])
-
-        parts = [on_examples(term, term.source) for term in terms if term.source is not None]
+        parts = [
+            on_examples(term.fn, params, whole.sources[term.source].batch(whole.data[term.source], sample[term.source]))
+            for term in terms
+            if term.source is not None
+        ]
         return jnp.concatenate(parts, axis=1)
 
     return Program(values)

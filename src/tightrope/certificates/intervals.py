@@ -95,15 +95,17 @@ def bounded_mean(
 
 
 def violation_interval(low: Any, high: Any, least: Any, greatest: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the largest distance outside [least, greatest] of a number between `low` and `high`.
+    """The least and the largest distance outside [least, greatest] of a number between `low` and `high`; ends may be infinite.
 
     Example:
         >>> [float(end) for end in violation_interval(0.25, 1.5, -1.0, 1.0)]
         [0.0, 0.5]
     """
-    nearest = np.maximum(np.maximum(least - high, low - greatest), 0.0)
-    farthest = np.maximum(np.maximum(least - low, high - greatest), 0.0)
-    return nearest, farthest
+    below, above = np.isfinite(least), np.isfinite(greatest)
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ where there is no bound
+        nearest = np.maximum(np.where(below, least - high, 0.0), np.where(above, low - greatest, 0.0))
+        farthest = np.maximum(np.where(below, least - low, 0.0), np.where(above, high - greatest, 0.0))
+    return np.maximum(nearest, 0.0), np.maximum(farthest, 0.0)
 
 
 def examples_to_decide(excess: np.ndarray, reach: np.ndarray, tolerance: float, examples: int) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -110,23 +109,31 @@ def cached_on_problem(problem: Problem, key: CacheKey, make: Callable[[], Any]) 
 def with_bounds(problem: Problem, name: str, low: float, high: float) -> Problem:
     """The problem with other bounds of one constraint, the same for all of its entries.
 
-    Bounds are arguments of compiled programs, so both problems share those; unless one has rows that the other has not, where
-    a bound is infinite or the two are equal.
+    Problems with the same rows share their programs: those whose bounds are finite, and equal, in the same places.
     """
     place = [constraint.name for constraint in problem.constraints].index(name)
     old = problem.constraints[place]
     new = replace(old, low=np.full_like(old.low, low), high=np.full_like(old.high, high))
-    other = copy(problem)
-    other.constraints = (*problem.constraints[:place], new, *problem.constraints[place + 1 :])
-    if not np.array_equal(_rows_of(old), _rows_of(new)):
-        other._cache = {}
-    return other
+    constraints = [*problem.constraints[:place], new, *problem.constraints[place + 1 :]]
+    return variant(problem, constraints, problem.data, ("bounds", name, _rows_of(new)))
 
 
-def _rows_of(constraint: Constraint) -> np.ndarray:
+def _rows_of(constraint: Constraint) -> bytes:
     """Which bounds of a constraint are finite, and which are equal: what decides on the rows."""
     low, high = constraint.low, constraint.high
-    return np.stack([np.isfinite(low), np.isfinite(high), low == high])
+    return np.stack([np.isfinite(low), np.isfinite(high), low == high]).tobytes()
+
+
+def variant(
+    problem: Problem, constraints: Sequence[Constraint], data: Source | None, kind: tuple[Hashable, ...]
+) -> Problem:
+    """The problem with other bounds or data; all variants of one kind share their programs.
+
+    They may differ in numbers alone: in finite bounds, and in the values of data of the same shapes.
+    """
+    made = Problem(problem.objective, constraints, domain=problem.domain, data=data, smooth=problem.smooth)
+    made._cache = cached_on_problem(problem, ("variants", *kind), dict)
+    return made
 
 
 def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:

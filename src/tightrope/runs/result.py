@@ -18,6 +18,7 @@ from jaxtyping import Float, PyTree
 
 from ..arguments import did_you_mean
 from ..certificates.certificate import Certificate, Estimate, gap_text, stationarity_text, violation_text
+from ..certificates.promise import Promise
 from ..figures import Against
 from ..problems.model_state import WithState
 from ..tables import Table
@@ -110,6 +111,8 @@ class Result:
         settings: all hyperparameters, as used.
         seed: the random seed.
         cause: the exception behind 'data_error'; None otherwise, and in a result that was loaded.
+        holdout: what examples that were kept aside show; None without `holdout`. With it, everything else here, the certificate
+            too, is that of the second run, on the training part with tightened constraints; `success` takes both.
 
     Example:
         >>> import jax.numpy as jnp, tightrope as tr
@@ -140,6 +143,7 @@ class Result:
     seed: int = 0
     cause: Exception | None = None
     compile_seconds: float = math.nan
+    holdout: Promise | None = None
 
     def __str__(self) -> str:
         return str(self._table())
@@ -164,6 +168,7 @@ class Result:
             ("stationarity", stationarity_text(c)),
             *([] if c.near_stationarity is None else [("near-stationarity", str(c.near_stationarity))]),
             ("feasible?", c.decision),
+            *([] if self.holdout is None else [("on unseen data", str(self.holdout))]),
             ("method", f"{self.method}, answer: {self.output}"),
             ("steps", f"{self.steps:,} ({self.samples:,} samples, {timed}{compiled})"),
         ]
@@ -206,6 +211,7 @@ class Result:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array))]
         text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history", "cause")}
         text["certificate"] = self.certificate._asdict()
+        text["holdout"] = None if self.holdout is None else self.holdout._asdict()
         text |= {"skeleton": _skeleton(self.x), "history": {name: c.tolist() for name, c in self.history.items()}}
         arrays: dict[str, Any] = {f"x{i}": leaf for i, leaf in enumerate(leaves)}
         arrays["json"] = np.array(json.dumps(text, default=_to_json))
@@ -252,6 +258,9 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
         x = _rebuild(skeleton, iter(leaves))
     text["certificate"] = _certificate(text["certificate"])
     text["multipliers"] = _vectors(text["multipliers"])
+    if text.get("holdout") is not None:
+        ends = {name: _vectors(text["holdout"][name]) for name in ("low", "high", "tightening")}
+        text["holdout"] = Promise(**text["holdout"] | ends)
     return Result(x=x, history=History(text.pop("history")), **text)
 
 

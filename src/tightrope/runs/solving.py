@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from jaxtyping import PyTree
@@ -20,6 +21,7 @@ from ..problems.problem import Problem
 from .checkpoint import Checkpoint, CheckpointStore
 from .fingerprint import fingerprint
 from .fitting import Fitted, check_can_draw, check_problem, fit
+from .holdout import check_holdout, solve_with_promise
 from .options import Record, Stop, as_record, check_stop
 from .progress import progress_bar
 from .recording import Recorder
@@ -44,6 +46,8 @@ def solve(
     callback: Callable[[dict[str, Any]], Any] | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     warm_start: Result | None = None,
+    holdout: float | None = None,
+    confidence: float = 0.95,
 ) -> Result:
     """Minimize the problem's objective under its constraints, from samples.
 
@@ -62,6 +66,10 @@ def solve(
             or raises StopIteration.
         checkpoint: a folder (or a `Checkpoint`) to save the run in; resumed if it holds one.
         warm_start: a Result to start from: its x in place of x0, its multipliers for the dual variables.
+        holdout: the share of the examples of every `Dataset` to keep aside, 0.3 for example. The answer is then found on the
+            others, by two runs of `steps` steps, the second with tightened constraints, and tested once on those kept aside:
+            `Result.holdout` says what its true violation is at most. If not, None.
+        confidence: the probability with which that holds.
 
     Returns:
         A `Result`. Running out of steps, diverging and being interrupted (Ctrl-C) are statuses, not exceptions.
@@ -80,6 +88,12 @@ def solve(
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
+    if holdout is not None:
+        run = partial(solve, x0=x0, method=method, steps=steps, seed=seed, record=record, stop=stop, progress=progress)
+        numbers = check_holdout(problem, holdout, confidence)
+        options = {"warm_start": warm_start}, {"callback": callback, "checkpoint": checkpoint}
+        result = solve_with_promise(run, fitted, numbers, seed, options)
+        return replace(result, compile_seconds=compile_seconds() - compiled)
     record = as_record("solve", record, fitted.steps, problem.sources)
     notes = [fitted.reason] if fitted.reason else []
     with (
