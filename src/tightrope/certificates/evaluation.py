@@ -63,7 +63,7 @@ def evaluation_data(oracle: Oracle, *seeds: int) -> tuple[Oracle, Sample]:
     def gather(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
         if not isinstance(source, Dataset) or source.size <= EVALUATION_EXAMPLES or source.on_host is not None:
             return arrays
-        return source.batch(arrays, choice(source))
+        return source.subset(arrays, choice(source))
 
     def sample(source: Source) -> PyTree[Array]:
         if isinstance(source, Dataset) and source.on_host is not None:

@@ -17,6 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from ..arguments import check_callable, positive_int
@@ -34,6 +35,12 @@ class Given(eqx.Module):
     """Examples to use in place of a `Dataset`'s own: a batch of the same structure, with any number of examples."""
 
     examples: PyTree[Array]
+
+
+class Fetched(Given):
+    """Examples of a `Dataset` that were drawn and fetched from the devices that hold them, and their indices."""
+
+    indices: Int[Array, " examples"]
 
 
 def examples_in(sample: PyTree[Array]) -> int:
@@ -60,7 +67,8 @@ def key_of(sample: PyTree[Array]) -> Array:
         weights = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
         return jnp.sum(bits.astype(jnp.uint32) * weights * np.uint32(2654435761), dtype=jnp.uint32)
 
-    return jax.random.fold_in(jax.random.key(0), sum(map(mix, jax.tree.leaves(sample)), jnp.uint32(0)))
+    numbers = jax.tree.leaves(sample.indices if isinstance(sample, Fetched) else sample)
+    return jax.random.fold_in(jax.random.key(0), sum(map(mix, numbers), jnp.uint32(0)))
 
 
 class Dataset:
@@ -76,6 +84,7 @@ class Dataset:
 
     Attributes:
         on_host: the arrays, if they stay on the host; None otherwise.
+        mesh: the devices that its examples are split over; None: it is not split.
 
     Example:
         >>> import numpy as np, tightrope as tr
@@ -83,6 +92,8 @@ class Dataset:
         >>> data.size, data.batch_size
         (10, 4)
     """
+
+    mesh: Mesh | None = None
 
     def __init__(self, arrays: PyTree[Any], batch_size: int):
         _check_numbers("Dataset", "arrays", arrays)
@@ -142,6 +153,10 @@ class Dataset:
         first, length = sample.first, sample.length
         return jax.tree.map(lambda a: a if len(a) == length else jax.lax.dynamic_slice_in_dim(a, first, length), arrays)
 
+    def subset(self, arrays: PyTree[Array], indices: Int[np.ndarray, " examples"]) -> PyTree[Array]:
+        """Some examples as data of their own, to be passed over."""
+        return self.batch(arrays, indices)
+
     def __repr__(self) -> str:
         return f"Dataset({self.size} examples, batch_size={self.batch_size})"
 
@@ -172,6 +187,8 @@ class Sampler:
         >>> noise.draw(jax.random.key(0), 3).shape
         (3, 2)
     """
+
+    mesh: Mesh | None = None
 
     def __init__(self, fn: Callable[[Array, int], PyTree[Array]], batch_size: int):
         check_callable("Sampler", "fn", fn, "a function fn(key, n) -> batch")
@@ -205,6 +222,8 @@ class Batches:
         >>> batches.batch_size
         16
     """
+
+    mesh: Mesh | None = None
 
     def __init__(self, like: PyTree[Any]):
         self._keep_shapes("Batches", "like", like)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..arguments import check_callable, seed_number
@@ -16,10 +17,12 @@ from ..methods.base import Method
 from ..problems.compiling import compile_seconds
 from ..problems.probing import begin_probe, check_answer
 from ..problems.problem import Problem
+from ..problems.splitting import on_mesh
 from .checkpoint import Checkpoint, CheckpointStore
 from .fingerprint import fingerprint
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .options import Record, Stop, as_record, check_stop
+from .processes import writes
 from .progress import progress_bar
 from .recording import Recorder
 from .result import Result
@@ -43,6 +46,7 @@ def solve(
     callback: Callable[[dict[str, Any]], Any] | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     warm_start: Result | None = None,
+    mesh: Mesh | None = None,
 ) -> Result:
     """Minimize the problem's objective under its constraints, from samples.
 
@@ -61,6 +65,8 @@ def solve(
             or raises StopIteration.
         checkpoint: a folder (or a `Checkpoint`) to save the run in; resumed if it holds one.
         warm_start: a Result to start from: its x in place of x0, its multipliers for the dual variables.
+        mesh: a mesh of devices, of one host or of many, whose first axis splits data and batches; the result is the same up
+            to rounding (see the page on scaling).
 
     Returns:
         A `Result`. Running out of steps, diverging and being interrupted (Ctrl-C) are statuses, not exceptions.
@@ -78,13 +84,15 @@ def solve(
     check_stop("solve", stop)
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record")
+    if mesh is not None:
+        problem = on_mesh("solve", problem, mesh)
     fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
     notes = [fitted.reason] if fitted.reason else []
     with (
         _store(checkpoint, fitted, record, seed) as store,
         feeding(fitted, record) as feed,
-        progress_bar(progress, fitted.steps, fitted.name) as show,
+        progress_bar(progress if writes(mesh) else False, fitted.steps, fitted.name) as show,
     ):
         if feed is not None:
             fitted, evaluated_on = evaluated_beside_streams(fitted, record, feed)
@@ -124,4 +132,4 @@ def _store(
     if checkpoint is None:
         return nullcontext()
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    return closing(CheckpointStore(checkpoint, fingerprint(fitted, record, seed)))
+    return closing(CheckpointStore(checkpoint, fingerprint(fitted, record, seed), fitted.mesh))
