@@ -4,9 +4,9 @@ With p devices and n examples, device d holds the examples d·q to (d+1)·q − 
 n − p·q others in the next row. Position s of a pass is row ⌊s/p⌋ of device s mod p. So a piece of a pass is a slice of the rows
 of every device, and nothing moves; a pass is over all examples, in another order than that of the data.
 
-The examples of a step are drawn with the same random numbers as on one device, and lie anywhere. Each device fills in those that
-it has, and a sum over the devices (a reduce-scatter) hands every device its part of the batch. Everything that follows is
-split by the compiler, from where the batch lies.
+The examples of a step are drawn with the same random numbers as on one device, and lie anywhere. Each device fills in those
+that it has, and a sum over the devices (a reduce-scatter) hands every device its part of the batch. Everything that follows
+is split by the compiler, from where the batch lies.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class SplitDataset(Dataset):
         self.size, self.batch_size, self.on_host, self.mesh = data.size, data.batch_size, None, mesh
         self._data, self._parts, self._axis = data, parts_of(mesh), mesh.axis_names[0]
         self._rows, self._each = -(-data.size // self._parts), data.size // self._parts
+        self._sharding = NamedSharding(mesh, PartitionSpec(self._axis))
         self._fetch_now = jax.jit(self._fetch)
         self.arrays = jax.tree.map(self._placed, data.whole)
 
@@ -121,8 +122,8 @@ class SplitDataset(Dataset):
             own = leaf[device * self._each : (device + 1) * self._each], leaf[other : other + self._rows - self._each]
             return np.asarray(np.concatenate(own), dtype)
 
-        sharding = NamedSharding(self.mesh, PartitionSpec(self._axis))
-        return jax.make_array_from_callback((self._rows * self._parts, *leaf.shape[1:]), sharding, share)
+        shape = self._rows * self._parts, *leaf.shape[1:]
+        return jax.make_array_from_callback(shape, self._sharding, share)
 
     def _place(self, indices: Any) -> tuple[Any, Any]:
         """The device that holds each example, and its row there."""
