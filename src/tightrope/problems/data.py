@@ -153,10 +153,6 @@ class Dataset:
         first, length = sample.first, sample.length
         return jax.tree.map(lambda a: a if len(a) == length else jax.lax.dynamic_slice_in_dim(a, first, length), arrays)
 
-    def subset(self, arrays: PyTree[Array], indices: Int[np.ndarray, " examples"]) -> PyTree[Array]:
-        """Some examples as data of their own, to be passed over."""
-        return self.batch(arrays, indices)
-
     def __repr__(self) -> str:
         return f"Dataset({self.size} examples, batch_size={self.batch_size})"
 
