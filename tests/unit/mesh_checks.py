@@ -19,7 +19,6 @@ from tightrope.problems.data import Span, key_of
 from tightrope.problems.parameters import Parameters
 from tightrope.problems.splitting import on_mesh
 
-SIZES = (5003, 5)
 SIMPLE = tr.methods.GradientDescentAscent(step_size=0.1, dual_step_size=0.1)
 """A method that compiles fast."""
 TEXTS: dict[str, str] = {}
@@ -156,7 +155,7 @@ def keep_texts():
 
 def default_checks():
     with tempfile.TemporaryDirectory() as folder:
-        found = {"layout": {size: layout(size, Path(folder)) for size in SIZES}, "refused": refused()}
+        found = {"layout": layout(5003, Path(folder)), "refused": refused()}
     keep_texts()
     found["agreement"] = agreement(SIMPLE, (8,))
     return found | {"texts": TEXTS}
@@ -169,11 +168,14 @@ def full_checks():
     with tempfile.TemporaryDirectory() as folder:
         solved(problem, start, SIMPLE, steps=20, mesh=on_devices(8), checkpoint=folder)
         resumed = solved(problem, start, SIMPLE, mesh=on_devices(2), checkpoint=folder)
+    with tempfile.TemporaryDirectory() as folder:
+        few = layout(5, Path(folder))
     return {
         "agreement": {method: agreement(method, (1, 2, 8)) for method in methods},
         "sampled": agreement(SIMPLE, (8,), sampled=True),
         "large batch": agreement(SIMPLE, (8,), batch_size=24 * 1024, size=30_000),
         "two axes": two_axes,
+        "few examples": few,
         "resumed": resumed,
     }
 
