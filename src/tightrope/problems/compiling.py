@@ -182,7 +182,7 @@ def _key(jaxpr: Any) -> Hashable:
     return digest(jaxpr)
 
 
-def _shape(leaf: Any) -> Hashable:
+def _shape(leaf: Any) -> tuple[Any, Any, Any]:
     aval: Any = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
     return aval.shape, aval.dtype, aval.weak_type
 
