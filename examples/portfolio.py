@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A portfolio whose worst days are bounded
 #
-# An investor wants the largest expected return, and bounds what she loses on bad days: the conditional value at risk at 95%,
-# the mean loss of the worst 5% of all days, must not exceed 2%. Weights are at least 0 and sum to 1.
+# An investor wants the largest expected return, and bounds what she loses on bad days: the conditional value at risk at
+# 95%, the mean loss of the worst 5% of all days, must not exceed 2%. Weights are at least 0 and sum to 1.
 #
 # Returns have heavy tails and a common factor. We take 10,000 simulated days as the data.
 
@@ -22,8 +22,8 @@ returns = mean + volatility * (0.6 * market + 0.8 * rng.standard_t(4, (DAYS, ASS
 days = tr.Dataset(returns.astype(np.float32), batch_size=500)
 
 # %% [markdown]
-# `cvar_at_most` takes a function that returns one loss per example. Rockafellar and Uryasev showed that the conditional value
-# at risk is a minimum over a threshold: Tightrope adds that variable, and takes it out of the answer again.
+# `cvar_at_most` takes a function that returns one loss per example. Rockafellar and Uryasev showed that the conditional
+# value at risk is a minimum over a threshold: Tightrope adds that variable, and takes it out of the answer again.
 
 
 # %%
@@ -43,8 +43,8 @@ print(result)
 print("weights:", np.round(np.asarray(result.x), 3))
 
 # %% [markdown]
-# What does safety cost? `tr.tradeoff` solves for several bounds with the same compiled program. The slope of the frontier is the
-# multiplier: the expected return that one more percent of tail loss buys.
+# What does safety cost? `tr.tradeoff` solves for several bounds with the same compiled program. The slope of the frontier
+# is the multiplier: the expected return that one more percent of tail loss buys.
 
 # %%
 frontier = tr.tradeoff(problem, start, "risk", [1.0, 1.5, 2.0, 2.5, 3.0, 3.5], steps=1500)

@@ -18,6 +18,7 @@ from ..numerics.kkt import Mapping, kkt_multipliers
 from ..numerics.products import Linear, kkt_multipliers_by_products, linearize
 from ..oracles.oracle import Oracle, Sample
 from ..problems.data import Dataset, Given, Source, Span
+from ..problems.splitting import SplitDataset
 from .mapping import gradient_mapping, mapping_length
 from .scales import sizes
 
@@ -63,7 +64,7 @@ def evaluation_data(oracle: Oracle, *seeds: int) -> tuple[Oracle, Sample]:
     def gather(source: Source, arrays: PyTree[Array]) -> PyTree[Array]:
         if not isinstance(source, Dataset) or source.size <= EVALUATION_EXAMPLES or source.on_host is not None:
             return arrays
-        return source.batch(arrays, choice(source))
+        return (source.subset if isinstance(source, SplitDataset) else source.batch)(arrays, choice(source))
 
     def sample(source: Source) -> PyTree[Array]:
         if isinstance(source, Dataset) and source.on_host is not None:

@@ -6,11 +6,14 @@ import math
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import numpy as np
 import typer
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from rich.table import Table
 
+from ..runs.processes import writes
 from ..runs.result import Result
 from ..runs.solving import solve
 from ..zoo import Solution
@@ -27,6 +30,9 @@ def solve_target(
     steps: Steps = 10_000,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Save the result here (.npz); read it with tightrope.load.")] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Split data and batches over all devices of a Slurm or Open MPI job.")
+    ] = False,
 ) -> None:
     """Solve a problem and print the result.
 
@@ -40,15 +46,19 @@ def solve_target(
       tightrope solve linear_on_circle
       tightrope solve lens --method SwitchingSubgradient --steps 50000
       tightrope solve my_file.py:problem --x0 w0 --out result.npz
+      srun tightrope solve my_file.py:problem --distributed
     """
     if out is not None and not out.absolute().parent.is_dir():
         fail(f"--out must be a file in a folder that exists, got {str(out)!r}")
+    mesh = _mesh_of_job() if distributed else None
     problem, start, solution = case_maker(target, x0)()
     chosen = None if method is None else method_named(method, "--method")
     try:
-        result = solve(problem, start, chosen, steps=steps, seed=seed)
+        result = solve(problem, start, chosen, steps=steps, seed=seed, mesh=mesh)
     except (TypeError, ValueError) as error:
         fail(str(error))
+    if not writes(mesh):
+        return
     typer.echo(result)
     if out is not None:
         with one_line_errors(f"saving to {out}"):
@@ -57,6 +67,13 @@ def solve_target(
     if solution is not None:
         with one_line_errors("comparing with the solution"):
             show(compare_with(result, solution))
+
+
+def _mesh_of_job() -> Mesh:
+    """All devices of the job that this process is a part of, in one axis."""
+    with one_line_errors("--distributed: JAX cannot join the processes of a Slurm or Open MPI job"):
+        jax.distributed.initialize()
+    return jax.make_mesh((jax.device_count(),), ("data",))
 
 
 def compare_with(result: Result, solution: Solution) -> Table:

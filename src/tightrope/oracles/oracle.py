@@ -28,6 +28,7 @@ from ..domains import Domain, Reals
 from ..problems.data import Dataset, Given, Source, Span, examples_in, key_of, part_of
 from ..problems.model_state import call
 from ..problems.parameters import Parameters
+from ..problems.splitting import SplitDataset, parts_of
 from .rows import Rows
 from .sharing import share_subexpressions
 
@@ -221,7 +222,7 @@ class Oracle(eqx.Module):
         def piece(first: Any, length: int) -> FirstOrder:
             return at(tuple(part_of(entry, first, length) for entry in sample))
 
-        return _mean_by_pieces(piece, examples_in(sample[0]))
+        return _mean_by_pieces(piece, examples_in(sample[0]), self.devices)
 
     def shifted(self, center: Float[Array, " n"], objective: Array, rows: Array) -> Oracle:
         """This oracle with ½ objective · ‖x − center‖² added to the objective and ½ rows · ‖x − center‖² to every row."""
@@ -291,8 +292,13 @@ class Oracle(eqx.Module):
         `given` are the samples of some sources, by their index; nothing is drawn from these.
         """
         keys = jax.random.split(key, max(len(self.sources), 1))
-        sources = enumerate(self.sources)
-        return tuple(given[i] if i in given else s.draw(keys[i], examples or s.batch_size) for i, s in sources)
+
+        def drawn(i: int, source: Source) -> PyTree[Array]:
+            sample = source.draw(keys[i], examples or source.batch_size)
+            in_one_piece = examples_in(sample) <= PIECE * self.devices
+            return source.fetched(self.data[i], sample) if isinstance(source, SplitDataset) and in_one_piece else sample
+
+        return tuple(given[i] if i in given else drawn(i, source) for i, source in enumerate(self.sources))
 
     def first(self) -> Sample:
         """A first batch from every source, the same for every seed."""
@@ -333,6 +339,11 @@ class Oracle(eqx.Module):
         """The arrays of this oracle, as arguments of compiled programs; the rest is static."""
         dtype = self.parameters.dtype
         return [a if eqx.is_array(a) else jnp.asarray(np.asarray(a, dtype)) for a in jax.tree.leaves(self)]
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that samples are split over."""
+        return max((parts_of(source.mesh) for source in self.sources), default=1)
 
     @property
     def stochastic_constraints(self) -> bool:
@@ -391,7 +402,7 @@ class Oracle(eqx.Module):
 
         def of_size(size: int) -> Iterator[Any]:
             group = [term for term, found in zip(terms, sizes, strict=True) if found == size]
-            return iter(_mean_by_pieces(partial(self._values, group, x, sample), size))
+            return iter(_mean_by_pieces(partial(self._values, group, x, sample), size, self.devices))
 
         means = {size: of_size(size) for size in dict.fromkeys(sizes)}
         return [next(means[size]) for size in sizes]
@@ -435,16 +446,23 @@ def too_large(rows: int, parameters: int) -> bool:
     return rows > MAX_JACOBIAN_ROWS or rows * parameters > MAX_JACOBIAN_ENTRIES
 
 
-def _mean_by_pieces(fn: Callable[[Any, int], Any], examples: int) -> Any:
-    """The mean of `fn(first, length)` over the pieces of a sample; under differentiation pieces are recomputed, not stored."""
+def _mean_by_pieces(fn: Callable[[Any, int], Any], examples: int, devices: int) -> Any:
+    """The mean of `fn(first, length)` over the pieces of a sample; under differentiation pieces are recomputed, not stored.
+
+    Each device evaluates `PIECE` examples of a piece. What is left is evaluated in a part that can be split, and the rest.
+    """
     if examples <= PIECE:
         return fn(0, examples)
-    pieces, rest = divmod(examples, PIECE)
+    piece = PIECE * devices
+    pieces, left = divmod(examples, piece)
+    rest = left % devices
 
     def add(total: Any, first: Any, length: int) -> Any:
         return jax.tree.map(lambda a, b: a + b * (length / examples), total, fn(first, length))
 
-    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: fn(0, PIECE)))
-    body = jax.checkpoint(lambda total, first: (add(total, first, PIECE), None))  # pyright: ignore
-    total, _ = jax.lax.scan(body, zero, PIECE * jnp.arange(pieces))
-    return add(total, pieces * PIECE, rest) if rest else total
+    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(lambda: fn(0, min(piece, examples))))
+    body = jax.checkpoint(lambda total, first: (add(total, first, piece), None))  # pyright: ignore
+    total = jax.lax.scan(body, zero, piece * jnp.arange(pieces))[0] if pieces else zero
+    for first, length in ((pieces * piece, left - rest), (examples - rest, rest)):
+        total = add(total, first, length) if length else total
+    return total

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.errors import JaxRuntimeError
+from jax.sharding import NamedSharding, PartitionSpec
 
 from .canonical import digest, primitives
 
@@ -132,13 +133,14 @@ class Program:
 
     def _prepared(self, args: tuple[Any, ...]) -> tuple[_Ready, list[Any]]:
         leaves, structure = jax.tree.flatten(args)
-        key = (structure, *map(_shape, leaves))
+        places = _places(leaves)
+        key = (structure, *map(_shape, leaves), *places)
         if key not in self._ready:
             with _timed():
-                self._ready[key] = self._prepare(structure, leaves)
+                self._ready[key] = self._prepare(structure, leaves, places)
         return self._ready[key], leaves
 
-    def _prepare(self, structure: Any, leaves: list[Any]) -> _Ready:
+    def _prepare(self, structure: Any, leaves: list[Any], places: list[Any]) -> _Ready:
         """Trace the function; lower it, and have it compiled, if nothing in the cache computes the same."""
         returned: list[Any] = []
 
@@ -148,9 +150,12 @@ class Program:
             return found
 
         flat.__name__ = getattr(self.fn, "__name__", None) or getattr(self.fn, "func", flat).__name__
-        traced = jax.jit(flat).trace(leaves)
+        everywhere = _everywhere(places)
+        if everywhere is not None:
+            leaves = [_placed(leaf, place) for leaf, place in zip(leaves, places, strict=True)]
+        traced = jax.jit(flat, out_shardings=everywhere).trace(leaves)
         device = jax.config.values["jax_default_device"]
-        key = (_key(traced.jaxpr), tuple(map(_place, leaves)), self._effort, jax.default_backend(), str(device))
+        key = (_key(traced.jaxpr), tuple(places), self._effort, jax.default_backend(), str(device))
 
         def lower() -> Callable[[], Any]:
             logger.debug("compiling %s", flat.__name__)
@@ -177,13 +182,31 @@ def _key(jaxpr: Any) -> Hashable:
     return digest(jaxpr)
 
 
-def _shape(leaf: Any) -> Hashable:
+def _shape(leaf: Any) -> tuple[Any, Any, Any]:
+    aval: Any = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    return aval.shape, aval.dtype, aval.weak_type
+
+
+def _places(leaves: list[Any]) -> list[Any]:
+    """The devices of the arrays that are to stay there; on a mesh, every device has all of the others."""
+    places = [_place(leaf) for leaf in leaves]
+    everywhere = _everywhere(places)
+    return places if everywhere is None else [place or everywhere for place in places]
+
+
+def _place(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf.shape, leaf.dtype, leaf.weak_type, None
-    aval: Any = jax.typeof(leaf)
-    return aval.shape, aval.dtype, aval.weak_type, _place(leaf)
-
-
-def _place(leaf: Any) -> Hashable:
-    """The devices of an array that is to stay there."""
+        return leaf.sharding
     return leaf.sharding if isinstance(leaf, jax.Array) and leaf.committed else None
+
+
+def _everywhere(places: list[Any]) -> NamedSharding | None:
+    """On all devices of the mesh that some of the arrays lie on; None if there is no mesh."""
+    meshes = (place.mesh for place in places if isinstance(place, NamedSharding))
+    return next((NamedSharding(mesh, PartitionSpec()) for mesh in meshes), None)
+
+
+def _placed(leaf: Any, place: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an argument, and its place."""
+    shape, dtype, weak_type = _shape(leaf)
+    return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak_type, sharding=place)

@@ -17,6 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from ..arguments import check_callable, positive_int
@@ -35,6 +36,12 @@ class Given(eqx.Module):
     """Examples to use in place of a `Dataset`'s own: a batch of the same structure, with any number of examples."""
 
     examples: PyTree[Array]
+
+
+class Fetched(Given):
+    """Examples of a `Dataset` that were drawn and fetched from the devices that hold them, and their indices."""
+
+    indices: Int[Array, " examples"]
 
 
 def examples_in(sample: PyTree[Array]) -> int:
@@ -61,7 +68,8 @@ def key_of(sample: PyTree[Array]) -> Array:
         weights = 2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1
         return jnp.sum(bits.astype(jnp.uint32) * weights * np.uint32(2654435761), dtype=jnp.uint32)
 
-    return jax.random.fold_in(jax.random.key(0), sum(map(mix, jax.tree.leaves(sample)), jnp.uint32(0)))
+    numbers = jax.tree.leaves(sample.indices if isinstance(sample, Fetched) else sample)
+    return jax.random.fold_in(jax.random.key(0), sum(map(mix, numbers), jnp.uint32(0)))
 
 
 class Dataset:
@@ -78,6 +86,7 @@ class Dataset:
 
     Attributes:
         on_host: the arrays, if they stay on the host; None otherwise.
+        mesh: the devices that its examples are split over; None: it is not split.
 
     Example:
         >>> import numpy as np, tightrope as tr
@@ -85,6 +94,8 @@ class Dataset:
         >>> data.size, data.batch_size
         (10, 4)
     """
+
+    mesh: Mesh | None = None
 
     def __init__(self, arrays: PyTree[Any], batch_size: int):
         _check_numbers("Dataset", "arrays", arrays)
@@ -181,6 +192,8 @@ class Sampler:
         (3, 2)
     """
 
+    mesh: Mesh | None = None
+
     def __init__(self, fn: Callable[[Array, int], PyTree[Array]], batch_size: int):
         check_callable("Sampler", "fn", fn, "a function fn(key, n) -> batch")
         self.fn = fn
@@ -213,6 +226,8 @@ class Batches:
         >>> batches.batch_size
         16
     """
+
+    mesh: Mesh | None = None
 
     def __init__(self, like: PyTree[Any]):
         self._keep_shapes("Batches", "like", like)

@@ -99,6 +99,13 @@ class Problem:
         return f"Problem(objective {name!r}, constraints: {constraints}, domain {type(self.domain).__name__})"
 
 
+def on_sources(problem: Problem, sources: dict[int, Source]) -> Problem:
+    """The problem with other sources in place of some, which are named by their ids."""
+    constraints = [replace(c, data=sources.get(id(c.data), c.data)) for c in problem.constraints]
+    data = sources.get(id(problem.data), problem.data)
+    return Problem(problem.objective, constraints, domain=problem.domain, data=data, smooth=problem.smooth)
+
+
 def cached_on_problem(problem: Problem, key: CacheKey, make: Callable[[], Any]) -> Any:
     """The value of `make()`, computed once per key and kept as long as the problem: a compiled program, say."""
     if key not in problem._cache:

@@ -23,6 +23,8 @@ Roles = dict[str, int | None]
 class FirstBatch:
     """The user's first batch as a small data set: constants are estimated on examples drawn from it with replacement."""
 
+    mesh = None
+
     def __init__(self, examples: int, batch_size: int):
         self.size, self.batch_size, self.arrays = examples, batch_size, ()
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from ..arguments import number, positive_int
 from .fingerprint import changes
+from .processes import writes
 
 FIRST_WAIT = 1.0
 """Seconds from the start to the first checkpoint; each wait is twice the one before, up to `every`."""
@@ -46,18 +48,23 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The folder of the checkpoints of one run."""
+    """The folder of the checkpoints of one run; every process of a run on many hosts reads it, and one writes."""
 
-    def __init__(self, checkpoint: Checkpoint, marks: dict[str, str]):
+    def __init__(self, checkpoint: Checkpoint, marks: dict[str, str], mesh: Mesh | None = None):
         import orbax.checkpoint as ocp
 
-        self._ocp, self._marks, self._every = ocp, marks, checkpoint.every
+        self._ocp, self._marks, self._every, self._writes = ocp, marks, checkpoint.every, writes(mesh)
         self._wait = min(FIRST_WAIT, self._every)
         self.folder = Path(checkpoint.folder).absolute()
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"checkpoint: {self.folder} is a file; expected a folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=checkpoint.keep, enable_async_checkpointing=False, create=True, cleanup_tmp_directories=True
+            max_to_keep=checkpoint.keep,
+            enable_async_checkpointing=False,
+            create=False,
+            cleanup_tmp_directories=self._writes,
+            multiprocessing_options=_alone(ocp, mesh),
         )
         self._manager = ocp.CheckpointManager(self.folder, options=options)
         self._saved_at = time.monotonic()
@@ -103,11 +110,11 @@ class CheckpointStore:
 
     def due(self) -> bool:
         """Whether it is time for another checkpoint."""
-        return time.monotonic() - self._saved_at >= self._wait
+        return self._writes and time.monotonic() - self._saved_at >= self._wait
 
     def save(self, step: int, arrays: Any, notes: dict[str, Any]) -> None:
         """Write a checkpoint, atomically."""
-        if step == self._last:
+        if step == self._last or not self._writes:
             return
         args = self._ocp.args
         leaves = {
@@ -126,3 +133,13 @@ class CheckpointStore:
     def close(self) -> None:
         """Release the folder."""
         self._manager.close()
+
+
+def _alone(ocp: Any, mesh: Mesh | None) -> Any:
+    """Options of Orbax with which a process of several waits for no other."""
+    if mesh is None or not mesh.is_multi_process:
+        return ocp.options.MultiprocessingOptions()
+    me = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"process{me}"
+    )

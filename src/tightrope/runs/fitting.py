@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..arguments import check_type, positive_int
@@ -57,6 +58,11 @@ class Fitted:
     def name(self) -> str:
         """The method's name."""
         return type(self.method).__name__
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices that data and batches are split over; None if they are not split."""
+        return next((source.mesh for source in self.oracle.sources), None)
 
 
 def check_problem(owner: str, problem: Any) -> None:

@@ -101,6 +101,11 @@ def check_holdout(problem: Problem, holdout: Any, confidence: Any) -> tuple[floa
                 f"{type(c.data).__name__}, which has no finite number of them; leave holdout out: of a Sampler, the "
                 "certificate draws fresh examples; for a Stream, keep a part aside and pass it to tightrope.certify"
             )
+        if c._auxiliary is not None and c._auxiliary.trained:
+            raise ValueError(
+                f"solve: holdout tests constraints on means, but {c.name!r} is a conditional value at risk; leave holdout out, "
+                "keep a part of the data aside yourself, and pass it to tightrope.certify(problem, x, data=…)"
+            )
     on_disk = [source for source in problem.sources if isinstance(source, Dataset) and source.on_host is not None]
     if on_disk:
         raise ValueError(

@@ -20,6 +20,7 @@ from ..problems.probing import check_start
 from .feeding import Feed
 from .fitting import Fitted
 from .loop import NO_STREAMS, Carry, Counts, Fed, Snapshots
+from .processes import largest
 from .programs import RunPrograms, run_programs_for
 
 CHUNK_SECONDS = 0.5
@@ -88,7 +89,7 @@ class Run:
         loop = partial(self._loop, before)
         began = time.perf_counter()
         self.carry, snapshots = jax.block_until_ready(loop(last))
-        took = time.perf_counter() - began
+        took = largest(self.fitted.mesh, time.perf_counter() - began)
         growth = self._growth(before)
         self.chunk = max(1, min(self.chunk * growth, int(CHUNK_SECONDS * (last - first) / max(took, 1e-9))))
         if not self.lanes and not bool(self.carry.finite):
@@ -238,6 +239,7 @@ def start_run(
     programs, arguments = _start_of(fitted, x, seeds, lanes, feed)
     leaves = arguments[0]
     state, seconds = programs.timed_start(*arguments)
+    seconds = largest(fitted.mesh, seconds)
     room, rest = _room_for(state), (_all_finite(seeds, lanes), np.array([0, every], np.int32), _like(feed))
     carry, _ = programs.loop(room)(leaves, state, *rest)  # no step: waits for the compiler, so that this is not timed
     return Run(

@@ -11,6 +11,7 @@ import numpy as np
 from .answer import answers
 from .checkpoint import CheckpointStore
 from .options import Stop
+from .processes import largest
 from .progress import Interrupts
 from .recording import Recorder
 from .result import Result, Status
@@ -169,4 +170,5 @@ def _status(finish: Finish, observer: Observer | None, interrupts: Interrupts) -
         return "data_error"
     if run.step >= run.fitted.steps or (stop is not None and stop.seconds is not None and run.seconds >= stop.seconds):
         return "budget"
-    return "interrupted" if interrupts.asked or (observer is not None and observer.stopped) else None
+    asked = interrupts.asked or (observer is not None and observer.stopped)
+    return "interrupted" if largest(run.fitted.mesh, asked) else None

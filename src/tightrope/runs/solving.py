@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from ..arguments import check_callable, seed_number
@@ -18,11 +19,13 @@ from ..problems.compiling import compile_seconds
 from ..problems.lifting import vector_of
 from ..problems.probing import begin_probe, check_answer
 from ..problems.problem import Problem
+from ..problems.splitting import on_mesh
 from .checkpoint import Checkpoint, CheckpointStore
 from .fingerprint import fingerprint
 from .fitting import Fitted, check_can_draw, check_problem, fit
 from .holdout import check_holdout, solve_with_promise
 from .options import Record, Stop, as_record, check_stop
+from .processes import writes
 from .progress import progress_bar
 from .recording import Recorder
 from .result import Result
@@ -48,6 +51,7 @@ def solve(
     warm_start: Result | None = None,
     holdout: float | None = None,
     confidence: float = 0.95,
+    mesh: Mesh | None = None,
 ) -> Result:
     """Minimize the problem's objective under its constraints, from samples.
 
@@ -70,6 +74,8 @@ def solve(
             others, by two runs of `steps` steps, the second with tightened constraints, and tested once on those kept aside:
             `Result.holdout` says what its true violation is at most. If not, None.
         confidence: the probability with which that holds.
+        mesh: a mesh of devices, of one host or of many, whose first axis splits data and batches; the result is the same up
+            to rounding (see the page on scaling).
 
     Returns:
         A `Result`. Running out of steps, diverging and being interrupted (Ctrl-C) are statuses, not exceptions.
@@ -87,19 +93,23 @@ def solve(
     check_stop("solve", stop)
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record")
-    fitted = fit("solve", problem, x0, method, steps, warm_start)
     if holdout is not None:
-        run = partial(solve, x0=x0, method=method, steps=steps, seed=seed, record=record, stop=stop, progress=progress)
         numbers = check_holdout(problem, holdout, confidence)
+        fitted = fit("solve", problem, x0, method, steps, warm_start)
+        same = {"seed": seed, "record": record, "stop": stop, "progress": progress, "mesh": mesh}
         options = {"warm_start": warm_start}, {"callback": callback, "checkpoint": checkpoint}
+        run = partial(solve, x0=x0, method=method, steps=steps, **same)
         result = solve_with_promise(run, fitted, numbers, seed, options)
         return replace(result, compile_seconds=compile_seconds() - compiled)
+    if mesh is not None:
+        problem = on_mesh("solve", problem, mesh)
+    fitted = fit("solve", problem, x0, method, steps, warm_start)
     record = as_record("solve", record, fitted.steps, problem.sources)
     notes = [fitted.reason] if fitted.reason else []
     with (
         _store(checkpoint, fitted, record, seed) as store,
         feeding(fitted, record) as feed,
-        progress_bar(progress, fitted.steps, fitted.name) as show,
+        progress_bar(progress if writes(mesh) else False, fitted.steps, fitted.name) as show,
     ):
         if feed is not None:
             fitted, evaluated_on = evaluated_beside_streams(fitted, record, feed)
@@ -139,4 +149,4 @@ def _store(
     if checkpoint is None:
         return nullcontext()
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    return closing(CheckpointStore(checkpoint, fingerprint(fitted, record, seed)))
+    return closing(CheckpointStore(checkpoint, fingerprint(fitted, record, seed), fitted.mesh))

@@ -10,7 +10,7 @@ import jax
 from ..certificates.evaluation import EVALUATION_EXAMPLES
 from ..oracles.build import oracle_for
 from ..problems.data import Dataset, Source, batch_shape
-from ..problems.problem import Problem, cached_on_problem
+from ..problems.problem import cached_on_problem, on_sources
 from ..problems.stream import Stream
 from .batches import streams_of
 from .feeding import Feed
@@ -35,7 +35,7 @@ def evaluated_beside_streams(fitted: Fitted, record: Record, feed: Feed) -> tupl
     """
     streams, parameters = streams_of(fitted.problem.sources), fitted.parameters
     if record.data is not None:
-        problem = _on_sources(fitted.problem, {id(stream): record.data for stream in streams.values()})
+        problem = on_sources(fitted.problem, {id(stream): record.data for stream in streams.values()})
         said = f"evaluated on {record.data.size:,} examples, the data of record="
         return replace(fitted, problem=problem, original=oracle_for(problem, parameters)), said
     windows = dict(zip(streams, feed.windows(), strict=True))
@@ -43,19 +43,12 @@ def evaluated_beside_streams(fitted: Fitted, record: Record, feed: Feed) -> tupl
     problem = cached_on_problem(
         fitted.problem,
         ("beside streams", *sizes),
-        lambda: _on_sources(fitted.problem, {id(stream): windows[i][0] for i, stream in streams.items()}),
+        lambda: on_sources(fitted.problem, {id(stream): windows[i][0] for i, stream in streams.items()}),
     )
     data = tuple(windows[i][1] if i in windows else arrays for i, arrays in enumerate(fitted.original.data))
     original = replace(oracle_for(problem, parameters), data=jax.tree.map(jax.numpy.asarray, data))
     said = f"evaluated as streamed, on the first {' and '.join(f'{size:,}' for size in sizes)} examples"
     return replace(fitted, problem=problem, original=original), said
-
-
-def _on_sources(problem: Problem, sources: dict[int, Source]) -> Problem:
-    """The problem with other sources in place of some, which are named by their ids."""
-    constraints = [replace(c, data=sources.get(id(c.data), c.data)) for c in problem.constraints]
-    data = sources.get(id(problem.data), problem.data)
-    return Problem(problem.objective, constraints, domain=problem.domain, data=data, smooth=problem.smooth)
 
 
 def _check_like_batches(data: Dataset, streams: tuple[Stream, ...]) -> None:

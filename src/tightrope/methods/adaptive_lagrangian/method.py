@@ -292,7 +292,7 @@ def _lagrangian(
     """The rows on the halves of a sample, ∇f + Jᵀy on all of it, and the mean of the halves' model states."""
 
     def both(point: Float[Array, " n"]) -> tuple[Float[Array, "2 1+rows"], Float[Array, "2 state"] | None]:
-        return on_halves(lambda part: oracle.value_rows_and_state(point, part), sample)
+        return on_halves(oracle, lambda part: oracle.value_rows_and_state(point, part), sample)
 
     values, pullback, states = jax.vjp(both, x, has_aux=True)
     weights = 0.5 * jnp.concatenate([jnp.ones(1, x.dtype), multipliers])
@@ -339,14 +339,14 @@ def _measure_metric(oracle: Oracle, state: State, k: Int[Array, ""]) -> tuple[St
 def _measure_response(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, "2 rows"]:
     """G after one more measurement."""
     direction = jnp.sqrt(metric) * random_signs(draw.key, metric.size, metric.dtype)
-    change = on_halves(lambda part: oracle.jvp(state.x, direction, part)[1], draw.samples["step"])
+    change = on_halves(oracle, lambda part: oracle.jvp(state.x, direction, part)[1], draw.samples["step"])
     measured = jnp.stack([change[0] * change[1], jnp.mean(change**2, axis=0)])
     return _mean_after(state.response, measured, _count_probes(draw.k), PROBE_WEIGHT)
 
 
 def _measure_coupling(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, " rows"]:
     """C after one more measurement."""
-    first, second = parts_of(draw.samples["step"])
+    first, second = parts_of(oracle, draw.samples["step"])
     size = jnp.sqrt(positive_or_one(_least(state.response, state.variance)))
     sign = jnp.sign(state.controller.multipliers)
     _, pullback = oracle.vjp(state.x, first)
@@ -407,7 +407,7 @@ def _less_where_steep(oracle: Oracle, x: Float[Array, " n"], draw: Draw, largest
 def _two_samples(oracle: Oracle, draw: Draw) -> tuple[Sample, Sample]:
     """Two independent samples of several batches; the halves of one if the user passes the batches."""
     if any(isinstance(source, Batches) for source in oracle.sources):
-        return parts_of(draw.samples["step"])
+        return parts_of(oracle, draw.samples["step"])
     examples = SLOPE_BATCHES * max((source.batch_size for source in oracle.sources), default=1)
     first, second = (oracle.draw(key, examples) for key in jax.random.split(draw.key))
     return first, second

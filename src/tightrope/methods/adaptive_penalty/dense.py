@@ -131,7 +131,7 @@ class DenseModel(PenaltyModel):
             before, change = self.oracle.jvp(self.x, x - self.x, half)
             return self.oracle.c(x, half) - before - change
 
-        bends = jax.vmap(bend)(halves_of(self.last_sample))
+        bends = jax.vmap(bend)(halves_of(self.oracle, self.last_sample))
         mean = jnp.mean(bends, axis=0)
         return jnp.where(mean**2 > SIGNIFICANT_SQ * variance_from_halves(bends), mean, 0.0)
 

@@ -243,7 +243,7 @@ def _least_squares_multipliers(
 
 def _linearization(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Linearization:
     """Return the linearization at x on a sample."""
-    halves, zero = halves_of(sample), jnp.zeros_like(x)
+    halves, zero = halves_of(oracle, sample), jnp.zeros_like(x)
     if oracle.sources:
         first, second = jax.vmap(lambda half: oracle.grad(x, half))(halves)
         gradient, gradient_difference = 0.5 * (first + second), 0.5 * (first - second)

@@ -211,7 +211,7 @@ def _halves(oracle: Oracle, x: Float[Array, " n"], sample: Sample) -> Estimates:
     """Return gradient, rows and Jacobian on the two halves of a sample, stacked."""
     if not oracle.sources:
         return _twice(_on_sample(oracle, x, sample)[1])
-    return jax.vmap(lambda half: _on_sample(oracle, x, half)[1])(halves_of(sample))
+    return jax.vmap(lambda half: _on_sample(oracle, x, half)[1])(halves_of(oracle, sample))
 
 
 def _twice(estimates: Estimates) -> Estimates:

@@ -1,0 +1,190 @@
+"""`mesh=` splits data and batches over devices and processes; what is computed stays the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import tightrope as tr
+
+TOLERANCE = 2e-4
+"""The largest difference after 50 steps in single precision, relative to the largest number of x; 1e-7 a step is rounding."""
+COLLECTIVE = r"= (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+
+
+def checked(part):
+    """What mesh_checks.py finds on eight virtual devices."""
+    env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, Path(__file__).with_name("mesh_checks.py"), part]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def found():
+    return checked("default")
+
+
+@pytest.fixture(scope="module")
+def found_in_full():
+    return checked("full")
+
+
+def assert_agree(one, *others):
+    for other in others:
+        assert np.max(np.abs(np.subtract(other["x"], one["x"]))) <= TOLERANCE * np.max(np.abs(one["x"]))
+        assert other["objective"] == pytest.approx(one["objective"], rel=TOLERANCE)
+        assert other["violation"] == pytest.approx(one["violation"], abs=TOLERANCE)
+        assert other["samples"] == one["samples"]
+
+
+def assert_same_examples(layout):
+    assert layout["fetched"]
+    assert layout["types"]
+    assert layout["subset"]
+    assert layout["same draws"]
+    assert layout["same key"]
+    assert layout["pass"] < 1e-6
+
+
+def test_examples_and_passes_are_those_of_one_device(found):
+    assert_same_examples(found["layout"])
+
+
+def test_every_device_holds_an_eighth_of_the_data(found):
+    assert found["layout"]["rows on each device"] == [626] * 8
+
+
+@pytest.mark.full
+def test_data_may_have_fewer_examples_than_there_are_devices(found_in_full):
+    assert_same_examples(found_in_full["few examples"])
+    assert found_in_full["few examples"]["rows on each device"] == [1] * 8
+
+
+def test_a_run_on_eight_devices_gives_the_result_of_one(found):
+    assert_agree(*found["agreement"])
+
+
+def test_a_step_moves_gradients_and_batches_and_never_the_data(found):
+    moved = [
+        int(np.prod([int(size) for size in shape.split(",") if size]))
+        for text in found["texts"].values()
+        for kinds in re.findall(COLLECTIVE, text)
+        for shape in re.findall(r"\[([\d,]*)\]", kinds)
+    ]
+    in_loop = re.findall(COLLECTIVE, found["texts"]["jit_run_steps"])
+    assert any("f32[8,10]" in kinds or "f32[80]" in kinds for kinds in in_loop)  # the gradient of the first layer
+    assert max(moved) <= 128 * 64 * 10 // 8  # a device's part of the batches of a block; the data have 3,003 rows
+
+
+def test_what_cannot_be_split_is_refused(found):
+    refused = found["refused"]
+    assert refused["not a mesh"].startswith("TypeError: solve: mesh must be a jax.sharding.Mesh")
+    assert "a batch of 12 examples cannot be split evenly over the 8 devices" in refused["indivisible"]
+    assert "first axis 'data'" in refused["indivisible"]
+    assert refused["stream"].startswith("ValueError: solve: mesh splits a Dataset or a Sampler, got a Stream")
+    assert refused["no data"].startswith("ValueError: solve: mesh splits batches and data, and the problem has none")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["AdaptivePenalty", "AdaptiveLagrangian", "LinearizedPenalty"])
+def test_results_on_one_two_and_eight_devices_agree(found_in_full, method):
+    assert_agree(*found_in_full["agreement"][method])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", ["sampled", "large batch"])
+def test_samplers_and_batches_in_pieces_give_the_result_of_one_device(found_in_full, case):
+    assert_agree(*found_in_full[case])
+
+
+@pytest.mark.full
+def test_a_second_axis_changes_nothing(found, found_in_full):
+    assert_agree(found["agreement"][0], found_in_full["two axes"])
+
+
+@pytest.mark.full
+def test_a_checkpoint_is_resumed_on_another_number_of_devices(found, found_in_full):
+    assert_agree(found["agreement"][0], found_in_full["resumed"])
+
+
+PROBLEM = """
+    import jax.numpy as jnp
+    import numpy as np
+    import tightrope as tr
+
+    data = tr.Dataset(np.memmap("rows", dtype="float32", mode="r", shape=(1001, 3)), batch_size=8)
+    loss = lambda w, batch: jnp.mean(jnp.sum((w - batch) ** 2, axis=1))
+    problem = tr.Problem(loss, tr.at_least(lambda w: w.sum(), 1.0, name="total"), data=data)
+    x0 = jnp.zeros(3)
+"""
+
+
+@pytest.mark.full
+def test_two_processes_of_a_job_give_the_result_of_one(tmp_path):
+    """Slurm says through the environment who is in the job; the processes talk over the loopback, by Gloo."""
+    rows = np.random.default_rng(0).normal(size=(1001, 3)).astype("float32")
+    rows.tofile(tmp_path / "rows")
+    (tmp_path / "case.py").write_text(textwrap.dedent(PROBLEM))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        job = free.getsockname()[1] % 4096
+    command = [
+        sys.executable,
+        "-c",
+        "from tightrope.cli import app; app()",
+        "solve",
+        "case.py:problem",
+        "--distributed",
+    ]
+    command += ["--steps", "30", "--method", "GradientDescentAscent"]
+    slurm = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2", "JAX_PLATFORMS": "cpu"}
+    processes = [
+        subprocess.Popen(
+            [*command, "--out", f"result{i}.npz"],
+            cwd=tmp_path,
+            env=os.environ | slurm | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    said = [process.communicate(timeout=1200) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "30 steps were taken" in said[0][0]
+    assert "Tightrope result" not in said[1][0]
+    assert not (tmp_path / "result1.npz").exists()
+    split = tr.load(tmp_path / "result0.npz")
+
+    def loss(w, batch):
+        return jax.numpy.mean(jax.numpy.sum((w - batch) ** 2, axis=1))
+
+    total = tr.at_least(lambda w: w.sum(), 1.0, name="total")
+    problem = tr.Problem(loss, total, data=tr.Dataset(rows, batch_size=8))
+    whole = tr.solve(problem, jax.numpy.zeros(3), "GradientDescentAscent", steps=30)
+    np.testing.assert_allclose(split.x, whole.x, atol=TOLERANCE)
+    assert split.objective == pytest.approx(whole.objective, rel=TOLERANCE)
+    assert split.steps == whole.steps == 30
+
+
+def test_distributed_says_what_it_needs(monkeypatch):
+    from typer.testing import CliRunner
+
+    from tightrope.cli import app
+
+    monkeypatch.setattr(jax.distributed, "initialize", lambda: (_ for _ in ()).throw(ValueError("no cluster")))
+    answer = CliRunner().invoke(app, ["solve", "lens", "--distributed"])
+    assert answer.exit_code == 2
+    assert "--distributed: JAX cannot join the processes of a Slurm or Open MPI job" in answer.stderr
