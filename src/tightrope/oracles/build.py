@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..problems.checks import check_functions
+from ..problems.constraints import Constraint
 from ..problems.data import Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
@@ -14,10 +20,15 @@ from .oracle import Oracle, Term
 from .rows import Form, rows_in_form
 
 
-def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native") -> Oracle:
-    """The oracle of a problem, with its constraint rows in this form (see `rows`)."""
+def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native", *, training: bool = False) -> Oracle:
+    """The oracle of a problem, with its constraint rows in this form (see `rows`).
+
+    If `training`, functions that take a random key are given one, and surrogates are in the place of their functions.
+    Otherwise these functions have their own values, and the derivatives of their surrogates.
+    """
     shapes, sources = check_functions(problem, parameters), problem.sources
-    rows = rows_in_form(problem.constraints, shapes, form, parameters.dtype)
+    constraints = tuple(map(_in_training if training else _in_evaluation, problem.constraints))
+    rows = rows_in_form(constraints, shapes, form, parameters.dtype)
 
     def place(data: Source | None) -> int | None:
         return None if data is None else [source is data for source in sources].index(True)
@@ -30,8 +41,33 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native") 
         objective=Term("objective", problem.objective, place(problem.data), (), takes_key(problem.objective)),
         constraints=tuple(
             Term(c.name, c.fn, place(c.data), shape, takes_key(c.fn))
-            for c, shape in zip(problem.constraints, shapes, strict=True)
+            for c, shape in zip(constraints, shapes, strict=True)
         ),
         sources=sources,
         parameters=parameters,
+        training=training,
     )
+
+
+def _in_training(constraint: Constraint) -> Constraint:
+    """The constraint on its surrogate. The shift moves the bounds, which are arguments of compiled programs."""
+    if constraint.surrogate is None:
+        return constraint
+    low, high = constraint.low - constraint.shift, constraint.high - constraint.shift
+    return replace(constraint, fn=constraint.surrogate, low=low, high=high)
+
+
+def _in_evaluation(constraint: Constraint) -> Constraint:
+    if constraint.surrogate is None:
+        return constraint
+    return replace(constraint, fn=_with_derivative_of(constraint.surrogate, constraint.fn))
+
+
+def _with_derivative_of(surrogate: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The value of fn, exactly, and the derivative of the surrogate."""
+
+    def value(*args: Any) -> Any:
+        smooth = surrogate(*args)
+        return smooth - jax.lax.stop_gradient(smooth) + jax.lax.stop_gradient(fn(*args))
+
+    return value

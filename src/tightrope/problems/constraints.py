@@ -37,6 +37,9 @@ class Constraint:
         matrix: the `A` of `affine` as it was given, else None.
         sample_range: the least and the greatest value of `fn` on a single example, if the user gave them.
         scale: the unit of its tolerance, one number or one per entry of `fn`; None: estimated at the answer.
+        surrogate: a smooth function in place of `fn` in the steps of methods and in every derivative, for an `fn` whose own
+            derivative says nothing (see `tightrope.rates`); None: `fn` itself.
+        shift: added to the surrogate in the steps, one number or one per entry.
     """
 
     kind: str
@@ -48,6 +51,8 @@ class Constraint:
     matrix: Any = None
     sample_range: tuple[np.ndarray, np.ndarray] | None = None
     scale: np.ndarray | None = None
+    surrogate: Callable[..., Any] | None = None
+    shift: Any = 0.0
     _named_by_user: bool = field(default=False, repr=False)
 
 

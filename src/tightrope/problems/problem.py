@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +85,16 @@ def cached_on_problem(problem: Problem, key: CacheKey, make: Callable[[], Any]) 
     if key not in problem._cache:
         problem._cache[key] = make()
     return problem._cache[key]
+
+
+def with_shifts(problem: Problem, shifts: Mapping[str, Any]) -> Problem:
+    """The problem with other shifts of its surrogates, by the names of constraints.
+
+    The two share what is cached: shifts are arguments of compiled programs.
+    """
+    shifted = copy.copy(problem)
+    shifted.constraints = tuple(replace(c, shift=shifts.get(c.name, c.shift)) for c in problem.constraints)
+    return shifted
 
 
 def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:

@@ -54,6 +54,9 @@ def _functions(problem: Problem, parameters: Parameters) -> dict[str, str]:
     for c in problem.constraints:
         parts[f"the constraint {c.name!r}"] = digest(c.kind, _computes(c.fn, parameters, c.data))
         parts[f"the bounds of the constraint {c.name!r}"] = digest(c.low, c.high)
+        if c.surrogate is not None:
+            computes = _computes(c.surrogate, parameters, c.data)
+            parts[f"the surrogate of the constraint {c.name!r}"] = digest(computes, np.asarray(c.shift))
     return parts
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -101,7 +101,7 @@ def fit(
     original = oracle_for(problem, parameters)
     method, reason = resolve(owner, problem, original, method)
     check_accepts(problem, method)
-    oracle = replace(oracle_for(problem, parameters, method.accepts.form), training=True)
+    oracle = oracle_for(problem, parameters, method.accepts.form, training=True)
     if problem.needs_batches:
         _check_steps_on_batches(owner, problem, oracle, method)
         check_shares(owner, oracle, method)
