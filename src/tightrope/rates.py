@@ -324,7 +324,7 @@ def solve(problem: Problem, x0: PyTree[Any], *, steps: int, corrections: int = 3
         x0: the start.
         steps: the most steps of each solve.
         corrections: the most solves after the first; none follow one that is a success.
-        options: those of `tightrope.solve`, apart from `callback`.
+        options: those of `tightrope.solve`, apart from `callback` and `checkpoint`.
 
     Returns:
         The result of one of the solves: of those whose rates meet the bounds, the one with the least objective; otherwise the
@@ -352,26 +352,27 @@ def solve(problem: Problem, x0: PyTree[Any], *, steps: int, corrections: int = 3
 
     results = [run_solve(problem, x0, steps=steps, callback=keep, **options)]
     names = [c.name for c in problem.constraints if c.surrogate is not None]
-    shifts, before = dict.fromkeys(names, np.zeros(1)), {}
+    shifts, before = {name: np.zeros(1) for name in names}, {}
     while len(results) <= corrections and not results[-1].success and names:
-        gaps = _gaps(problem, last["x"])
-        errors = {name: gaps[name] - shifts[name] for name in names}
-        steps_to = {name: _step(errors[name], *before.get(name, (errors[name], errors[name]))) for name in names}
-        before = {name: (errors[name], steps_to[name]) for name in names}
-        shifts = {name: shifts[name] + steps_to[name] for name in names}
-        problem, warm = with_shifts(problem, shifts), replace(results[-1], x=last["x"])
-        results.append(run_solve(problem, x0, steps=steps, callback=keep, **(options | {"warm_start": warm})))
+        gaps, here = _gaps(problem, last["x"]), shifts
+        shifts = {
+            name: _next_shift(here[name], gaps[name], *before.get(name, (here[name], here[name]))) for name in names
+        }
+        before = {name: (here[name], gaps[name]) for name in names}
+        options["warm_start"] = replace(results[-1], x=last["x"])
+        results.append(run_solve(with_shifts(problem, shifts), x0, steps=steps, callback=keep, **options))
     return min(results, key=_rank)
 
 
-def _step(error: np.ndarray, error_before: np.ndarray, step_before: np.ndarray) -> np.ndarray:
-    """The step from a shift to one that is nearer to the gap: to the gap itself, or back by a secant if it was overshot.
+def _next_shift(shift: np.ndarray, gap: np.ndarray, shift_before: np.ndarray, gap_before: np.ndarray) -> np.ndarray:
+    """A shift that is nearer to the gap it leads to: the gap that the last one led to, or by a secant if that went too far.
 
-    `error` is the gap minus the shift. Rates of few examples jump, and steps to the gap alone would go back and forth.
+    Rates of few examples jump, and shifts to the last gap alone would go back and forth.
     """
+    error, error_before = gap - shift, gap_before - shift_before
     overshot = error * error_before < 0
     slope = np.where(overshot, error - error_before, 1.0)
-    return np.where(overshot, -error * step_before / slope, error)
+    return np.where(overshot, shift - error * (shift - shift_before) / slope, gap)
 
 
 def _rank(result: Result) -> tuple[bool, float]:

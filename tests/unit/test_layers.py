@@ -20,6 +20,8 @@ LAYERS = (
     "methods",
     "certificates",
     "runs",
+    "rates",
+    "sklearn",
     "datasets",
     "zoo",
     "experiments",

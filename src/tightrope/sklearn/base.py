@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, check_random_state
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, check_random_state, validate_data
 
 from .. import rates
 from ..arguments import did_you_mean, number, positive_int
@@ -37,6 +37,14 @@ PerExample = Callable[[Any, Any], Any]
 class Constrained(BaseEstimator):
     """A linear model or a small network, fitted under constraints."""
 
+    constraints: Any
+    hidden: tuple[int, ...]
+    l2: float
+    steps: int
+    batch_size: int
+    tol: float
+    random_state: Any
+    corrections: int = 0
     _constraint_names: ClassVar[tuple[str, ...]] = ()
 
     def _fit(
@@ -117,7 +125,8 @@ class Constrained(BaseEstimator):
             elif isinstance(each, Mapping):
                 found += [self._named(name, (bound,), data, score, loss) for name, bound in each.items()]
             elif callable(each):
-                found.append(each(score or loss, "group" if "group" in data.arrays else "everyone", data))
+                made: Any = each(score or loss, "group" if "group" in data.arrays else "everyone", data)
+                found.append(made)
             else:
                 raise TypeError(
                     f"{type(self).__name__}: constraints must be a name, a dict of names and bounds, a function "
@@ -149,8 +158,9 @@ class Constrained(BaseEstimator):
             raise AttributeError("coef_ and intercept_ are those of a fitted linear model; a network has weights_")
         return self.weights_[0]
 
-    def _outputs(self, X: np.ndarray) -> np.ndarray:
-        return outputs(self.weights_, X)
+    def _outputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return outputs(self.weights_, np.asarray(validate_data(self, X, dtype=np.float64, reset=False)))
 
     # ------------------------------------------------------------------ saving
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from .. import rates
 from .base import PARITIES, Constrained
@@ -132,8 +132,7 @@ class ConstrainedClassifier(ClassifierMixin, Constrained):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The score of each example, positive for the second class; for more than two classes one column a class."""
-        check_is_fitted(self)
-        scores = self._outputs(validate_data(self, X, dtype=np.float64, reset=False))
+        scores = self._outputs(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:

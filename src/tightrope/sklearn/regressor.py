@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from .base import Constrained
 from .network import outputs
@@ -22,7 +22,6 @@ class ConstrainedRegressor(RegressorMixin, Constrained):
         l2: strength of the ridge penalty, l2/2 · ‖weights‖², on weights of standardized features.
         steps: the most steps.
         batch_size: examples per step.
-        corrections: not used by bounds on losses, which have no surrogate.
         tol: the violation that counts as none, relative to the constraint's scale (see `tightrope.Certificate`).
         random_state: seed of the start and of the batches.
 
@@ -56,7 +55,6 @@ class ConstrainedRegressor(RegressorMixin, Constrained):
         l2: float = 1e-4,
         steps: int = 1000,
         batch_size: int = 256,
-        corrections: int = 3,
         tol: float = 1e-3,
         random_state: Any = None,
     ):
@@ -65,7 +63,6 @@ class ConstrainedRegressor(RegressorMixin, Constrained):
         self.l2 = l2
         self.steps = steps
         self.batch_size = batch_size
-        self.corrections = corrections
         self.tol = tol
         self.random_state = random_state
 
@@ -85,8 +82,7 @@ class ConstrainedRegressor(RegressorMixin, Constrained):
 
     def predict(self, X: Any) -> np.ndarray:
         """The prediction for each example."""
-        check_is_fitted(self)
-        return self._outputs(validate_data(self, X, dtype=np.float64, reset=False))[:, 0]
+        return self._outputs(X)[:, 0]
 
     @property
     def coef_(self) -> np.ndarray:
