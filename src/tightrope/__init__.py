@@ -4,7 +4,7 @@ Minimize E f(x, ξ) subject to E c(x, ζ) = 0, E g(x, ζ) ≤ 0 and x in a simpl
 `Result`; see the README for a first example.
 """
 
-from . import datasets, domains, methods, zoo
+from . import datasets, domains, methods, rates, zoo
 from .certificates.certificate import Certificate, Estimate
 from .certificates.judging import certify
 from .certificates.monitor import Monitor, MonitorReport
@@ -67,6 +67,7 @@ __all__ = [
     "load",
     "methods",
     "plan",
+    "rates",
     "ratio_at_least",
     "ratio_at_most",
     "solve",

@@ -82,8 +82,19 @@ def test_the_page_on_performance_is_that_of_the_benchmarks():
     assert (ROOT / "docs" / "performance.md").read_text() == written["page"]()
 
 
+def test_the_table_on_the_fairness_page_is_that_of_the_benchmark():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "fairness.json").read_text())["rows"]
+    page = (ROOT / "docs" / "fairness.md").read_text()
+    found = {(r["data"], r["constraint"], r["bound"], r["method"]): r for r in rows}
+    methods = ("ConstrainedClassifier, log", "ConstrainedClassifier, error", "ExponentiatedGradient", "GridSearch")
+    for data, constraint, bound in {key[:3] for key in found if key[2] is not None}:
+        each = (found[data, constraint, bound, method] for method in methods)
+        cells = " | ".join(f"{100 * r['test accuracy']:.1f} at {r['test violation']:.3f}" for r in each)
+        assert f"| {data}, {constraint.replace('_', ' ')} | {bound} | {cells} |" in page
+
+
 def public_names():
-    modules = {"": tr, "domains.": tr.domains, "methods.": tr.methods, "zoo.": tr.zoo}
+    modules = {"": tr, "domains.": tr.domains, "methods.": tr.methods, "rates.": tr.rates, "zoo.": tr.zoo}
     return {
         prefix + name: getattr(module, name)
         for prefix, module in modules.items()
@@ -109,13 +120,19 @@ CONTRACT = {
 """Names a user never makes by hand: what is made is shown where it is made."""
 
 
-@pytest.mark.parametrize("name", sorted(n for n in set(public_names()) - CONTRACT if not n.startswith("zoo.")))
+@pytest.mark.parametrize(
+    "name", sorted(n for n in set(public_names()) - CONTRACT if not n.startswith(("zoo.", "rates.")))
+)
 def test_every_public_name_that_users_call_shows_a_runnable_example(name):
     assert ">>>" in (inspect.getdoc(public_names()[name]) or "")
 
 
 def test_the_zoo_shows_one_example_for_all_of_its_problems():
     assert ">>>" in (inspect.getdoc(tr.zoo) or "")
+
+
+def test_rates_show_one_example_of_their_data_and_one_of_a_solve():
+    assert all(">>>" in (inspect.getdoc(fn) or "") for fn in (tr.rates.demographic_parity, tr.rates.solve))
 
 
 def test_the_readme_names_the_two_commands_that_ci_and_newcomers_run():
@@ -126,7 +143,7 @@ def test_the_readme_names_the_two_commands_that_ci_and_newcomers_run():
 
 
 def test_importing_tightrope_brings_in_nothing_heavy_that_is_not_used():
-    heavy = ["typer", "rich", "matplotlib", "pandas", "orbax", "scipy.optimize", "cvxpy", "torch"]
+    heavy = ["typer", "rich", "matplotlib", "pandas", "orbax", "scipy.optimize", "cvxpy", "torch", "sklearn"]
     code = f"import sys, tightrope; print([m for m in {heavy!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

@@ -23,6 +23,8 @@ LAYERS = (
     "methods",
     "certificates",
     "runs",
+    "rates",
+    "sklearn",
     "datasets",
     "zoo",
     "experiments",

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 import tightrope as tr
+import tightrope.sklearn
 import tightrope.testing
 import tightrope.torch
 from tightrope.cli import app
@@ -20,16 +21,8 @@ from tightrope.cli import app
 ACCEPT = "python tests/unit/test_public_api.py > tests/unit/public_api.txt"
 FILE = Path(__file__).with_name("public_api.txt")
 MODULES = (
-    tr,
-    tr.datasets,
-    tr.domains,
-    tr.methods,
-    tr.zoo,
-    tr.zoo.hs,
-    tr.zoo.infeasible,
-    tr.zoo.learning,
-    tr.testing,
-    tr.torch,
+    *(tr, tr.datasets, tr.domains, tr.methods, tr.rates, tr.zoo, tr.zoo.hs, tr.zoo.infeasible, tr.zoo.learning),
+    *(tr.sklearn, tr.testing, tr.torch),
 )
 
 

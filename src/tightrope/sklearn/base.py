@@ -1,0 +1,228 @@
+"""What the estimators share: fitting with `tightrope.solve`, and saving without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, check_random_state, validate_data
+
+from .. import rates
+from ..arguments import did_you_mean, number, positive_int
+from ..problems.constraints import Constraint
+from ..problems.data import Dataset
+from ..problems.problem import Problem
+from ..runs.options import Stop
+from ..runs.result import Result, load
+from .network import Layers, first_layers, on_raw_features, outputs, weight_squares
+
+GAP = 1e-3
+"""The optimality gap at which a solve may end, relative to the scale of the loss."""
+OVERALL = "overall_"
+"""The prefix of a constraint on all examples at once, not on each group."""
+
+PerExample = Callable[[Any, Any], Any]
+"""A function of the layers and a batch, with one number per example."""
+
+
+class Constrained(BaseEstimator):
+    """A linear model or a small network, fitted under constraints."""
+
+    constraints: Any
+    hidden: tuple[int, ...]
+    l2: float
+    steps: int
+    batch_size: int
+    tol: float
+    random_state: Any
+    corrections: int = 0
+    _constraint_names: ClassVar[tuple[str, ...]] = ()
+
+    def _fit(
+        self,
+        X: np.ndarray,
+        fields: dict[str, Any],
+        start: np.ndarray,
+        functions: tuple[PerExample, PerExample | None, PerExample],
+        groups: tuple[Any, Any],
+    ) -> Self:
+        """Solve the problem and keep its answer.
+
+        Args:
+            X: the features.
+            fields: what a batch has besides them.
+            start: the outputs at the start, the same for every input.
+            functions: the objective and the scores of single examples, and their loss, which `group_loss` bounds.
+            groups: the sensitive features, and the labels.
+        """
+        hidden = tuple(positive_int(type(self).__name__, "hidden", units) for units in self.hidden)
+        l2 = number(type(self).__name__, "l2", self.l2, low=0.0, closed="[")
+        corrections = number(type(self).__name__, "corrections", self.corrections, low=0.0, closed="[")
+        random = check_random_state(self.random_state)
+        mean, deviation = X.mean(axis=0), X.std(axis=0)
+        deviation = np.where(deviation > np.finfo(np.float32).eps * np.abs(X).max(axis=0), deviation, 1.0)
+        arrays = {
+            "x": np.asarray((X - mean) / deviation, np.float32),
+            "l2": np.full(len(X), l2, np.float32),  # data are arguments of compiled programs, constants are not
+            "everyone": rates.groups(np.zeros(len(X)), groups[1]),
+            **fields,
+        }
+        if groups[0] is not None:
+            check_consistent_length(X, groups[0])
+            arrays["group"] = rates.groups(groups[0], groups[1])
+        size = min(positive_int(type(self).__name__, "batch_size", self.batch_size), len(X))
+        data = Dataset(arrays, size)
+        objective, score, loss = functions
+
+        def regularized(layers: Any, batch: Any) -> Any:
+            return objective(layers, batch).mean() + 0.5 * batch["l2"].mean() * weight_squares(layers)
+
+        problem = Problem(regularized, self._built(data, score, loss), data=data)
+        layers = first_layers([X.shape[1], *hidden, len(start)], start, random)
+        self.result_ = self._solved(problem, layers, int(random.randint(2**31)), int(corrections))
+        self.certificate_ = self.result_.certificate
+        self.weights_ = on_raw_features(self.result_.x, mean, deviation)
+        return self
+
+    def _solved(self, problem: Problem, layers: Layers, seed: int, corrections: int) -> Result:
+        """The answer; a warning if it does not meet the constraints."""
+        best = rates.solve(
+            problem,
+            layers,
+            steps=self.steps,
+            corrections=corrections,
+            seed=seed,
+            stop=Stop(violation=self.tol, gap=GAP),
+            progress=False,
+        )
+        if best.certificate.verdict != "feasible":
+            unmet = [name for name, e in best.certificate.relative_violation.items() if e.low > self.tol]
+            warnings.warn(
+                f"constraints are not met on the training set: {', '.join(unmet)}; take more steps or corrections, or looser "
+                "bounds. certificate_ says by how much",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return best
+
+    def _built(self, data: Dataset, score: PerExample | None, loss: PerExample) -> list[Constraint]:
+        """The constraints of the problem."""
+        given = self.constraints
+        listed = given if isinstance(given, list | tuple) else [] if given is None else [given]
+        found: list[Constraint] = []
+        for each in listed:
+            if isinstance(each, str):
+                found.append(self._named(each, (), data, score, loss))
+            elif isinstance(each, Mapping):
+                found += [self._named(name, (bound,), data, score, loss) for name, bound in each.items()]
+            elif callable(each):
+                made: Any = each(score or loss, "group" if "group" in data.arrays else "everyone", data)
+                found.append(made)
+            else:
+                raise TypeError(
+                    f"{type(self).__name__}: constraints must be a name, a dict of names and bounds, a function "
+                    f"(score, group, data) -> Constraint, or a list of these, got {each!r}"
+                )
+        return found
+
+    def _named(
+        self, name: str, bound: tuple[Any, ...], data: Dataset, score: PerExample | None, loss: PerExample
+    ) -> Constraint:
+        plain, owner = name.removeprefix(OVERALL), type(self).__name__
+        if plain not in self._constraint_names:
+            options = ", ".join(self._constraint_names)
+            raise ValueError(
+                f"{owner}: constraints must be among {options}, or one of these after {OVERALL!r}, got {name!r}"
+                f"{did_you_mean(plain, self._constraint_names)}"
+            )
+        if not bound and plain not in PARITIES:
+            raise ValueError(f"{owner}: the constraint {name!r} needs a bound, such as {{{name!r}: 0.2}}")
+        group = "everyone" if name != plain or "group" not in data.arrays else "group"
+        if plain in PARITIES and group == "everyone":
+            raise ValueError(f"{owner}: {name!r} compares groups: pass fit(X, y, sensitive_features=…)")
+        made = getattr(rates, plain)(loss if plain == "group_loss" else score, group, data, *bound)
+        return replace(made, name=name)
+
+    def _linear(self) -> tuple[np.ndarray, np.ndarray]:
+        """Weights and biases of a linear model; an AttributeError for a network, and before `fit`."""
+        if len(getattr(self, "weights_", ())) != 1:
+            raise AttributeError("coef_ and intercept_ are those of a fitted linear model; a network has weights_")
+        return self.weights_[0]
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return outputs(self.weights_, np.asarray(validate_data(self, X, dtype=np.float64, reset=False)))
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to one file (NumPy's .npz: arrays and JSON, no pickle); `load` reads it.
+
+        Constraints that are functions are not saved; what they were is in `certificate_`.
+        """
+        check_is_fitted(self)
+        arrays: dict[str, Any] = {f"weights{i}": a for i, layer in enumerate(self.weights_) for a in layer[:1]}
+        arrays |= {f"bias{i}": a for i, layer in enumerate(self.weights_) for a in layer[1:]}
+        fitted = {name: _as_json(getattr(self, name)) for name in FITTED if hasattr(self, name)}
+        parameters = {name: value for name, value in self.get_params(deep=False).items() if _is_json(value)}
+        text = {"class": type(self).__name__, "parameters": parameters, "fitted": fitted}
+        target = Path(path)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            self.result_.save(Path(folder) / "result.npz")
+            arrays["result"] = np.frombuffer((Path(folder) / "result.npz").read_bytes(), np.uint8)
+            with (Path(folder) / "all.npz").open("wb") as file:
+                np.savez(file, json=np.array(json.dumps(text)), **arrays)
+            os.replace(Path(folder) / "all.npz", target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read an estimator that `save` wrote: it predicts, and has its certificate."""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                text, saved = json.loads(str(archive["json"])), {name: archive[name] for name in archive.files}
+            kind, parameters, fitted = text["class"], text["parameters"], text["fitted"]
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(f"load: {os.fspath(path)} is not an estimator that save wrote: {error}") from error
+        if kind != cls.__name__:
+            raise ValueError(f"load: {os.fspath(path)} holds a {kind}; use {kind}.load")
+        parameters["hidden"] = tuple(parameters["hidden"])
+        estimator = cls(**parameters)
+        for name, (dtype, values) in fitted.items():
+            setattr(estimator, name, values if dtype is None else np.array(values, dtype))
+        layers = len([name for name in saved if name.startswith("weights")])
+        estimator.weights_ = [(saved[f"weights{i}"], saved[f"bias{i}"]) for i in range(layers)]
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "result.npz").write_bytes(saved["result"].tobytes())
+            estimator.result_ = load(Path(folder) / "result.npz")
+        estimator.certificate_ = estimator.result_.certificate
+        return estimator
+
+
+PARITIES = ("demographic_parity", "equal_opportunity", "equalized_odds")
+"""Constraints that compare groups; their bound has a default."""
+FITTED = ("classes_", "n_features_in_", "feature_names_in_")
+"""Learned attributes that are saved as JSON."""
+
+
+def _as_json(value: Any) -> tuple[str | None, Any]:
+    """The dtype of an array, or None, and its values as JSON."""
+    return (value.dtype.str, value.tolist()) if isinstance(value, np.ndarray) else (None, value)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
