@@ -114,7 +114,8 @@ def solve(
     result = finish.answers(status)[0]
     check_answer(fitted.problem, fitted.parameters, fitted.original.data, fitted.parameters.ravel(result.x))
     cause = None if feed is None else feed.failure
-    return replace(result, cause=cause, compile_seconds=compile_seconds() - compiled)
+    message = "; ".join([result.message.removesuffix("."), *([] if store is None else store.remarks())]) + "."
+    return replace(result, message=message, cause=cause, compile_seconds=compile_seconds() - compiled)
 
 
 def _store(
