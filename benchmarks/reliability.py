@@ -13,13 +13,17 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the loader of compiled programs is talkative
 
 import argparse
+import gc
 import json
+import math
 import multiprocessing
 import platform
 import random
 import subprocess
 import tempfile
+import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -38,7 +42,7 @@ RESULTS = Path(__file__).with_name("results") / "reliability.json"
 
 POINTS = np.random.default_rng(0).normal(1.0, 1.0, size=(200, 4)).astype(np.float32)
 X0 = np.full(4, 0.3, np.float32)
-STEPS, RECORD = 4_000, 20
+STEPS, RECORD = 1_600, 20
 
 
 def distance(x: Any, batch: Any) -> Any:
@@ -106,7 +110,8 @@ def run_child(case: str, folder: Path, programs: Path, slow: bool) -> None:
     result = tr.solve(make(), X0, method, steps=STEPS, record=RECORD, callback=pause, checkpoint=checkpoint)
     history = {name: column for name, column in result.history.items() if name != "seconds"}
     found = {"x": result.x, **{f"multiplier {k}": v for k, v in result.multipliers.items()}, **history}
-    np.savez(folder / "part.npz", **{name: np.asarray(value) for name, value in found.items()})
+    columns: Any = {name: np.asarray(value) for name, value in found.items()}
+    np.savez(folder / "part.npz", **columns)
     os.replace(folder / "part.npz", folder / "answer.npz")
 
 
@@ -151,46 +156,138 @@ def trial(case: str, folder: Path, programs: Path, slow: bool, seconds: float, r
 def kills(options: argparse.Namespace) -> dict[str, Any]:
     """Every run that was killed and resumed must equal the uninterrupted one to the bit."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tightrope", "orbax.checkpoint", "__main__"])
-    rng, hits, cold_kills = random.Random(options.seed), Counter(), 0
-    found: dict[str, dict[str, Any]] = {name: {"runs": 0, "identical": 0, "kills": 0} for name in CASES}
+    rng, moments, without_cache = random.Random(options.seed), Counter[str](), 0
+    began = time.monotonic()
+    cases = {case: {"runs": 0, "identical": 0, "kills": 0} for case in CASES}
+    truth: dict[str, dict[str, np.ndarray]] = {}
+    seconds: dict[tuple[str, bool], float] = {}
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        warm, truth, seconds = base / "programs", {}, {}
-        for place, case in enumerate(CASES):
-            _, seconds[case, True] = uninterrupted(case, base / f"cold {place}", warm)
-            truth[case], seconds[case, False] = uninterrupted(case, base / f"warm {place}", warm)
-        number = 0
-        while hits.total() < options.kills:
+        for number in range(10**6):
             case, slow, cold = list(CASES)[number % len(CASES)], number % 2 == 1, number % 15 == 14
-            programs = base / f"programs {number}" if cold else warm
+            if case not in truth:
+                _, seconds[case, True] = uninterrupted(case, base / f"{case}, cold", base / "programs")
+                truth[case], seconds[case, False] = uninterrupted(case, base / case, base / "programs")
+            programs = base / f"programs {number}" if cold else base / "programs"
             killed = trial(case, base / str(number), programs, slow, 1.05 * seconds[case, cold], rng)
-            now, row = answer(base / str(number)), found[case]
-            same = now.keys() == truth[case].keys() and all(
-                np.array_equal(now[k], v, equal_nan=True) for k, v in truth[case].items()
-            )
-            row["runs"], row["identical"], row["kills"] = (
-                row["runs"] + 1,
-                row["identical"] + same,
-                row["kills"] + killed.total(),
-            )
-            hits, cold_kills, number = hits + killed, cold_kills + cold * killed.total(), number + 1
+            same = identical(answer(base / str(number)), truth[case])
+            moments, without_cache = moments + killed, without_cache + cold * killed.total()
+            for column, more in {"runs": 1, "identical": int(same), "kills": killed.total()}.items():
+                cases[case][column] += more
             print(
-                f"{hits.total():4d} kills, {number} runs, last: {case}, {dict(killed)}, identical: {same}", flush=True
+                f"{moments.total():4d} kills, {number + 1} runs: {case}, {dict(killed)}, identical: {same}", flush=True
             )
-    runs, identical = (sum(row[name] for row in found.values()) for name in ("runs", "identical"))
-    assert identical == runs, found
+            if moments.total() >= options.kills or time.monotonic() - began > 60 * options.minutes:
+                break
+    runs, equal = (sum(row[column] for row in cases.values()) for column in ("runs", "identical"))
+    assert equal == runs, cases
     return {
-        "kills": hits.total(),
-        "moments": dict(hits),
-        "kills_of_runs_without_a_cache": cold_kills,
+        "kills": moments.total(),
+        "moments": dict(moments),
+        "kills_of_runs_without_a_cache": without_cache,
         "runs": runs,
-        "identical": identical,
-        "cases": found,
-        "seconds_uninterrupted": {case: round(seconds[case, False], 1) for case in CASES},
+        "identical": equal,
+        "cases": cases,
+        "seconds_uninterrupted": {case: round(seconds[case, False], 1) for case in truth},
     }
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"kills": kills}
+def identical(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> bool:
+    """Whether two answers have the same parts, to the bit."""
+    same = (np.array_equal(found[name], value, equal_nan=True) for name, value in truth.items() if name in found)
+    return found.keys() == truth.keys() and all(same)
+
+
+# ---- soak --------------------------------------------------------------------------------------------------------------
+
+LINKS: tuple[Callable[[Any], Any], ...] = (jnp.sin, jnp.tanh, jnp.cosh, lambda x: x * jnp.exp(-(x**2)))
+"""What different problems are composed of."""
+
+
+def process() -> dict[str, float]:
+    """The megabytes of this process, its threads, open files and maps of memory."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {
+        "megabytes": int(status["VmRSS"].split()[0]) / 1024,
+        "threads": threading.active_count(),
+        "open_files": len(os.listdir("/proc/self/fd")),
+        "memory_maps": Path("/proc/self/maps").read_bytes().count(b"\n"),
+    }
+
+
+def different_problem(number: int) -> tr.Problem:
+    """A problem whose objective and constraint no other number has."""
+    chain = [LINKS[number // 4**place % 4] for place in range(4)]
+
+    def composed(x: Any) -> Any:
+        for link in chain:
+            x = link(x) + 0.1
+        return x
+
+    data = tr.Dataset(POINTS + number, batch_size=8)
+    budget = tr.at_most(lambda x: jnp.sum(composed(x)), 1.0, name="budget")
+    return tr.Problem(lambda x, batch: jnp.mean((composed(x) - batch) ** 2), budget, data=data)
+
+
+def soak_steps(steps: int) -> dict[str, Any]:
+    """One long run."""
+    problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
+    seen: list[dict[str, float]] = []
+
+    def look(row: dict[str, Any]) -> None:
+        seen.append(process())
+
+    result = tr.solve(problem, jnp.zeros(2), "GradientDescentAscent", steps=steps, record=steps // 100, callback=look)
+    assert result.steps == steps, result.message
+    after_warm_up = seen[10:]
+    return {
+        "steps": steps,
+        "seconds": round(result.seconds, 1),
+        "after_10_percent": after_warm_up[0],
+        "at_the_end": after_warm_up[-1],
+        "most_megabytes": max(now["megabytes"] for now in after_warm_up),
+    }
+
+
+def soak_solves(count: int) -> dict[str, Any]:
+    """Many solves of different problems, of which nothing else keeps any."""
+    from tightrope.problems.compiling import MAX_EXECUTABLES, _cache
+
+    warm_up, seen, problems, executables = min(50, count // 4), [], [], []
+    for number in range(count):
+        problem = different_problem(number)
+        result = tr.solve(problem, X0, "GradientDescentAscent", steps=200, record=100)
+        assert result.steps == 200, result.message
+        problems.append(weakref.ref(problem))
+        executables.append(len(_cache._found))
+        del problem, result
+        gc.collect()
+        seen.append(process())
+        if number % 10 == 9:
+            print(f"{number + 1} solves: {seen[-1]}, {executables[-1]} executables", flush=True)
+    after = seen[warm_up:]
+    slope = np.polyfit(np.arange(len(after)), [now["megabytes"] for now in after], 1)[0]
+    alive = sum(ref() is not None for ref in problems)
+    assert alive == 0, f"{alive} of {count} problems are still alive"
+    assert max(executables) <= MAX_EXECUTABLES
+    return {
+        "solves": count,
+        "problems_alive": alive,
+        "most_executables": max(executables),
+        "warm_up": warm_up,
+        "after_warm_up": after[0],
+        "at_the_end": after[-1],
+        "megabytes_a_solve_after_warm_up": round(float(slope), 3),
+        "megabytes_by_10_solves": [round(now["megabytes"]) for now in seen[9::10]],
+    }
+
+
+def soak(options: argparse.Namespace) -> dict[str, Any]:
+    """Memory, threads and open files of one process in long use."""
+    return {"solves": soak_solves(options.solves), "steps": soak_steps(options.steps)}
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"kills": kills, "soak": soak}
 
 
 def commit() -> str:
@@ -203,6 +300,9 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], default=list(SECTIONS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="the most for the kills")
+    parser.add_argument("--solves", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=10**7)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.sections:
