@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import time
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 
 from ..arguments import number, positive_int
 from .fingerprint import VERSION
+from .result import checksum
 
 logger = logging.getLogger("tightrope")
 
@@ -99,7 +99,7 @@ class CheckpointStore:
         try:
             restored = self._manager.restore(self._last, args=args.Composite(arrays=args.StandardRestore(shapes)))
             arrays = restored["arrays"]
-            if checksum(self._notes["run"], arrays) != self._notes["checksum"]:
+            if _checksum(self._notes["run"], arrays) != self._notes["checksum"]:
                 raise ValueError("its checksum differs from that of its content")
         except Exception as error:
             raise self._damaged(error) from error
@@ -120,7 +120,7 @@ class CheckpointStore:
         leaves = {
             str(i): np.array(a) for i, a in enumerate(jax.tree.leaves(arrays)) if a.size
         }  # Orbax refuses empty ones
-        saved = {"format": FORMAT, "fingerprint": self._marks, "run": run, "checksum": checksum(run, leaves)}
+        saved = {"format": FORMAT, "fingerprint": self._marks, "run": run, "checksum": _checksum(run, leaves)}
         try:
             self._manager = self._manager or self._open()
             self._manager.save(step, args=args.Composite(arrays=args.StandardSave(leaves), notes=args.JsonSave(saved)))
@@ -208,9 +208,6 @@ class CheckpointStore:
         )
 
 
-def checksum(notes: str, arrays: dict[str, Any]) -> int:
+def _checksum(notes: str, arrays: dict[str, Any]) -> int:
     """A checksum of the notes and arrays of a checkpoint."""
-    found = zlib.crc32(notes.encode())
-    for name in sorted(arrays):
-        found = zlib.crc32(np.asarray(arrays[name]).tobytes(), found)
-    return found
+    return checksum(notes, (np.asarray(arrays[name]) for name in sorted(arrays)))
