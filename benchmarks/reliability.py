@@ -1,6 +1,6 @@
-"""What a run survives: kills at random moments, full and read-only disks, bad input, and long use of one process.
+"""What a run survives: kills at random moments, bad input, and long use of one process.
 
-    python benchmarks/reliability.py kills disk bad_input long_run many_solves
+    python benchmarks/reliability.py kills bad_input long_run many_solves
 
 Each section prints its figures and writes them to `results/reliability.json`, where the other sections stay as they were. A
 section ends with an error if anything was lost.
@@ -298,6 +298,16 @@ def many_solves(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def bad_input(options: argparse.Namespace) -> dict[str, Any]:
+    """Generated bad input; nothing may be found."""
+    from bad_input import run_cases
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = run_cases(options.cases, options.seed, Path(folder), options.minutes)
+    assert not found["findings"], found["findings"]
+    return found
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "kills": kills,
     "long_run": long_run,
@@ -315,7 +325,8 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], default=list(SECTIONS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="the most for the kills, and for the solves")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="the most for a section")
+    parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--solves", type=int, default=200)
     parser.add_argument("--steps", type=int, default=10**7)
     parser.add_argument("--out", type=Path, default=RESULTS)
