@@ -281,7 +281,7 @@ CALLS: dict[str, Call] = {
 }
 CLEAR_OF_JAX = ("pytree dictionary keys", "masked arrays are not supported", "PRNGKey dtype cannot be converted")
 """What JAX says of values that no pytree can hold, before an argument can be checked: clear, though it names no argument."""
-ALSO_NAMED = {"at_most": "at_most", "solve": "solve", "by_name": "method"}
+ALSO_NAMED = {"by_name": "method"}
 """Other words that an error of a call may name."""
 
 
@@ -295,14 +295,7 @@ def bad_call(rng: random.Random, folder: Path) -> str | None:
     try:
         found = call.fn(**arguments)
     except (ValueError, TypeError) as error:
-        words = [name, *replaced, ALSO_NAMED.get(name, name)]
-        inside = "tightrope" in origin(error)
-        users = any("1 / 0" in str(error) or "tracing" in note for note in getattr(error, "__notes__", []))
-        if (
-            any(words in str(error) for words in CLEAR_OF_JAX)
-            or users
-            or (inside and any(word.lower() in str(error).lower() for word in words))
-        ):
+        if is_clear(error, [name, *replaced, ALSO_NAMED.get(name, name)]):
             return None
         return f"{came}: unclear {type(error).__name__} from {origin(error)}: {str(error)[:200]}"
     except ZeroDivisionError as error:
@@ -316,6 +309,15 @@ def bad_call(rng: random.Random, folder: Path) -> str | None:
     except Exception as error:
         return f"{came}: accepted, then {type(error).__name__} from {origin(error)}: {str(error)[:150]}"
     return None if right else f"{came}: returned something else than NumPy computes: {found!r:.200}"
+
+
+def is_clear(error: Exception, words: list[str]) -> bool:
+    """Whether an error names one of these words, or says where in the user's own function it happened."""
+    said = str(error).lower()
+    if any("tracing" in note for note in getattr(error, "__notes__", [])) or "1 / 0" in said:
+        return True
+    named = "tightrope" in origin(error) and any(word.lower() in said for word in words)
+    return named or any(clear.lower() in said for clear in CLEAR_OF_JAX)
 
 
 def origin(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Generated bad input: every call raises an error that names what is wrong, or agrees with NumPy; nothing is written elsewhere."""
+"""Generated bad input: every call raises an error that names what is wrong, or agrees with NumPy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_generated_bad_input_is_refused_clearly_or_handled_right(bad_input, tmp_
         (lambda: tr.Problem(np.sum, 1.5), TypeError, ["Problem", "constraints", "float"]),
         (lambda: tr.affine(np.ones((1, 2)), [1.0], name=np.ones(2)), TypeError, ["affine", "name"]),
         (lambda: tr.domains.Affine([[1.0]], [1.0, [2.0]]), TypeError, ["Affine", "b must be"]),
-        (lambda: tr.methods.ExactPenalty(setting=np.ones(2)), ValueError, ["ExactPenalty", "setting"]),
+        (lambda: tr.methods.ExactPenalty(setting=b"auto"), ValueError, ["ExactPenalty", "setting"]),
         (lambda: tr.methods.AdaptivePenalty(noise_tolerance=np.array(["a"])), TypeError, ["noise_tolerance"]),
         (
             lambda: tr.Dataset({1: np.ones(2), "a": np.ones(2)}, 1),
