@@ -138,6 +138,8 @@ def solved_right(result: tr.Result) -> bool:
 
 def onto_simplex(x: np.ndarray, total: float) -> np.ndarray:
     """The projection onto {x ≥ 0, Σx = total}, by sorting."""
+    if total < np.finfo(np.float32).tiny:
+        return np.zeros_like(x)
     ordered = np.sort(x)[::-1]
     shifts = (np.cumsum(ordered) - total) / np.arange(1, x.size + 1)
     return np.maximum(x - shifts[np.nonzero(ordered > shifts)[0][-1]], 0.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the loader of compiled programs is talkative
+os.environ["TIGHTROPE_CACHE"] = ""  # the command line keeps nothing
 
 import argparse
 import gc

@@ -224,7 +224,7 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"load: {os.fspath(path)} is no result that can be read: {error}") from error
+        raise ValueError(f"load: {os.fspath(path)} is not a result that can be read: {error}") from error
 
 
 def checksum(text: str, arrays: Iterable[np.ndarray]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from ..arguments import check_callable, seed_number
+from ..arguments import check_callable, check_type, seed_number
 from ..methods.base import Method
 from ..problems.compiling import compile_seconds
 from ..problems.probing import begin_probe, check_answer
@@ -76,6 +76,7 @@ def solve(
     check_can_draw("solve", problem)
     seed, compiled = seed_number("solve", "seed", seed), compile_seconds()
     check_stop("solve", stop)
+    check_type("solve", "progress", progress, (bool, type(None)), "True, False or None")
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record")
     fitted = fit("solve", problem, x0, method, steps, warm_start)
