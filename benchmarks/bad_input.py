@@ -283,7 +283,7 @@ CALLS: dict[str, Call] = {
 }
 CLEAR_OF_JAX = ("pytree dictionary keys", "masked arrays are not supported", "PRNGKey dtype cannot be converted")
 """What JAX says of values that no pytree can hold, before an argument can be checked: clear, though it names no argument."""
-ALSO_NAMED = {"by_name": "method"}
+ALSO_NAMED = {"by_name": "method", "sweep": "method"}
 """Other words that an error of a call may name."""
 
 

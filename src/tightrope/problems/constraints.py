@@ -276,7 +276,7 @@ def _dense(A: Any) -> tuple[tuple[int, ...], np.ndarray, Callable[[Any], Any]]:
     """A's shape, its entries, and v ↦ Av."""
     try:
         array = np.asarray(A, float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(
             f"affine: A must be an array of numbers, a SciPy or JAX sparse array, a Lineax operator or a linear function, "
             f"got {type(A).__name__}"
