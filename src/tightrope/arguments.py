@@ -33,6 +33,16 @@ def check_callable(owner: str, argument: str, value: Any, expected: str) -> None
         raise TypeError(f"{owner}: {argument} must be {expected}, got {type(value).__name__}")
 
 
+def leaves_of(owner: str, argument: str, value: Any) -> list[Any]:
+    """The leaves of a pytree, or an error: the keys of its dictionaries must be sortable."""
+    try:
+        return jax.tree.leaves(value)
+    except ValueError as error:
+        raise ValueError(
+            f"{owner}: {argument} must be a pytree whose dictionaries have keys of one type, got {value!r}"
+        ) from error
+
+
 def positive_int(owner: str, argument: str, value: Any) -> int:
     """`value` as a positive int, or an error."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -66,7 +76,7 @@ def numbers(
 ) -> None:
     """An error unless the value is a number in this range, or an array of them (to vmap over); traced ones pass."""
     array_like = isinstance(value, int | float | np.generic | np.ndarray | jax.Array) and not isinstance(value, bool)
-    dtype = jax.numpy.result_type(value) if array_like else np.dtype(bool)
+    dtype = getattr(value, "dtype", np.dtype(type(value))) if array_like else np.dtype(bool)
     if not (jax.numpy.issubdtype(dtype, np.floating) or jax.numpy.issubdtype(dtype, np.integer)):
         raise TypeError(f"{owner}: {argument} must be a number, got {described(value)}")
     if not isinstance(value, Tracer):
@@ -75,7 +85,10 @@ def numbers(
 
 def check_range(owner: str, argument: str, value: Any, *, low: float, high: float, closed: str) -> None:
     """A ValueError unless every number of `value` lies between `low` and `high`."""
-    found = np.asarray(value)
+    try:
+        found = np.asarray(value, float)
+    except OverflowError:
+        raise ValueError(f"{owner}: {argument} must be a number that a float can hold, got a larger integer") from None
     above = found >= low if "[" in closed else found > low
     below = found <= high if "]" in closed else found < high
     if not (above & below).all():

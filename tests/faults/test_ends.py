@@ -245,14 +245,17 @@ def test_a_process_killed_outright_resumes_to_the_bit(tmp_path, name):
     """Also where the method holds functions, whose addresses differ between processes."""
     script = textwrap.dedent(
         f"""
-        import os, signal, sys
+        import os, pathlib, signal, sys, time
         sys.path.insert(0, {str(os.path.dirname(os.path.dirname(__file__)))!r})
         from conftest import X0, fair_problem
         import tightrope as tr
         def kill(row):
             if row["step"] == 150:
+                while not any(entry.name.isdigit() for entry in folder.iterdir()):
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGKILL)
-        checkpoint = tr.Checkpoint({str(tmp_path / "run")!r}, every=0.0)
+        folder = pathlib.Path({str(tmp_path / "run")!r})
+        checkpoint = tr.Checkpoint(folder, every=0.0)
         tr.solve(fair_problem(), X0, {name!r}, steps=300, record=30, callback=kill, checkpoint=checkpoint)
         """
     )
@@ -262,7 +265,7 @@ def test_a_process_killed_outright_resumes_to_the_bit(tmp_path, name):
     resumed = tr.solve(
         problem, X0, name, steps=300, record=30, checkpoint=folder, callback=lambda r: seen.append(r["step"])
     )
-    assert seen[0] == 150  # the last checkpoint was at step 120
+    assert 30 <= seen[0] <= 150  # checkpoints are written in the background: the last was at step 120 or before
     whole = tr.solve(problem, X0, name, steps=300, record=30)
     assert np.array_equal(resumed.x, whole.x)
     assert np.array_equal(resumed.history["objective"], whole.history["objective"])

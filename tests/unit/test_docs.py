@@ -93,6 +93,23 @@ def test_the_table_on_the_fairness_page_is_that_of_the_benchmark():
         assert f"| {data}, {constraint.replace('_', ' ')} | {bound} | {cells} |" in page
 
 
+def test_the_figures_on_the_page_about_reliability_are_those_of_the_benchmark():
+    found = json.loads((ROOT / "benchmarks" / "results" / "reliability.json").read_text())
+    kills, bad, run, solves = (found[name] for name in ("kills", "bad_input", "long_run", "many_solves"))
+    moments = ", ".join(f"{count} {moment}" for moment, count in sorted(kills["moments"].items()))
+    grown = run["at_the_end"]["megabytes"] - run["after_10_percent"]["megabytes"]
+    megabytes = ", ".join(str(number) for number in solves["megabytes_by_10_solves"])
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    for row in (
+        f"| kills of {kills['runs']} runs | {kills['kills']} ({moments}) | {kills['identical']} runs identical to the bit |",
+        f"| generated bad input | {bad['cases']:,} cases | {len(bad['findings'])} findings |",
+        f"| one long run | {run['steps']:,} steps | {grown:.1f} MB more at the end than after a tenth |",
+        f"| solves of different problems | {solves['solves']} | {solves['problems_alive']} problems alive; "
+        f"MB after each 10: {megabytes} |",
+    ):
+        assert row in page, row
+
+
 def public_names():
     modules = {"": tr, "domains.": tr.domains, "methods.": tr.methods, "rates.": tr.rates, "zoo.": tr.zoo}
     return {

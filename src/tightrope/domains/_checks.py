@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from ..arguments import described
+from ..arguments import described, leaves_of
 
 
 def is_concrete(value: Any) -> bool:
@@ -23,7 +23,7 @@ def check_real(owner: str, argument: str, value: Any) -> None:
     """A TypeError unless every leaf of the argument is a real number or an array of them."""
     if value is None:
         raise TypeError(f"{owner}: {argument} must be a number or a pytree of arrays, got None")
-    for leaf in jax.tree.leaves(value):
+    for leaf in leaves_of(owner, argument, value):
         dtype = leaf.dtype if isinstance(leaf, Tracer) else np.asarray(leaf).dtype
         if not (np.issubdtype(dtype, np.integer) or jax.numpy.issubdtype(dtype, np.floating)):
             raise TypeError(f"{owner}: {argument} must hold real numbers, got {described(leaf)}")

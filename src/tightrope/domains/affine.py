@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from ..arguments import leaves_of
 from ._checks import check_real, is_concrete
 from ._vectors import Point, Vector, flatten
 from .base import Domain
@@ -39,12 +40,13 @@ class Affine(Domain):
 
     def __init__(self, A: Any, b: Any):
         for argument, value in (("A", A), ("b", b)):
+            leaves_of("Affine", argument, value)
             if not is_concrete(value):
                 raise TypeError(
                     f"Affine: {argument} must be known numbers, got a traced array (make the set outside jit)"
                 )
             check_real("Affine", argument, value)
-        self.basis, self.coordinates = _factorize(_as_given(A), _as_given(b))
+        self.basis, self.coordinates = _factorize(_as_given("A", A), _as_given("b", b))
 
     def project(self, x: Point) -> Point:
         """X - Q(Qᵀx - coordinates), a step along the rows of A."""
@@ -77,10 +79,13 @@ class Affine(Domain):
         return jnp.matmul(jnp.asarray(self.basis, coordinates.dtype), coordinates, precision="highest")
 
 
-def _as_given(value: Any) -> np.ndarray:
+def _as_given(argument: str, value: Any) -> np.ndarray:
     """An array whose float type tells the precision of the numbers; Python numbers and integers are float64."""
-    array = np.asarray(value)
-    return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float64)
+    try:
+        array = np.asarray(value)
+        return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"Affine: {argument} must be an array of numbers, got {value!r}") from None
 
 
 def _factorize(matrix: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -156,7 +156,8 @@ class Method(eqx.Module):
     def __check_init__(self) -> None:
         for spec in fields(self):  # pyright: ignore[reportArgumentType]
             value, owner = getattr(self, spec.name), type(self).__name__
-            if "options" in spec.metadata and value not in spec.metadata["options"]:
+            options = spec.metadata.get("options")
+            if options is not None and not (isinstance(value, str) and value in options):
                 raise ValueError(f"{owner}: {spec.name} must be one of {spec.metadata['options']}, got {value!r}")
             if "low" in spec.metadata and value is not None:
                 numbers(owner, spec.name, value, **spec.metadata)

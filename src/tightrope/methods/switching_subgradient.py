@@ -117,7 +117,7 @@ class SwitchingSubgradient(Method):
     def __check_init__(self) -> None:
         if self.value_batch_size is not None:
             positive_int("SwitchingSubgradient", "value_batch_size", self.value_batch_size)
-        fixed = self.rule == "strongly_convex" and self.tolerance is not None
+        fixed = isinstance(self.rule, str) and self.rule == "strongly_convex" and self.tolerance is not None
         if fixed and not isinstance(self.tolerance, Tracer) and np.any(np.asarray(self.tolerance) != 0):
             raise ValueError(
                 "SwitchingSubgradient: tolerance must be 0 under rule='strongly_convex' (Theorem A.10), "

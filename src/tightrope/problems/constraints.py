@@ -201,6 +201,7 @@ def affine(A: Any, b: Any, *, name: str | None = None) -> Constraint:
         >>> tr.affine(lambda x: jnp.diff(x), np.zeros(2), name="flat").name
         'flat'
     """
+    check_type("affine", "name", name, (str, type(None)), "a string")
     right = _bound("affine", "b", b)
     if right.ndim != 1:
         raise ValueError(f"affine: b must be a vector, one number per row of A, got an array of shape {right.shape}")
@@ -287,8 +288,8 @@ def _bound(owner: str, argument: str, value: Any, infinite: bool = False) -> np.
     """`value` as an array of numbers, finite unless `infinite`."""
     try:
         bound = np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}: {argument} must be a number or an array of numbers, got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{owner}: {argument} must be a number or an array of numbers, got {value!r:.200}") from None
     if np.isnan(bound).any() or (not infinite and np.isinf(bound).any()):
         raise ValueError(f"{owner}: {argument} must be finite, got {value}")
     return bound
@@ -317,7 +318,7 @@ def _dense(A: Any) -> tuple[tuple[int, ...], np.ndarray, Callable[[Any], Any]]:
     """A's shape, its entries, and v ↦ Av."""
     try:
         array = np.asarray(A, float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(
             f"affine: A must be an array of numbers, a SciPy or JAX sparse array, a Lineax operator or a linear function, "
             f"got {type(A).__name__}"

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
-from ..arguments import check_callable, positive_int
+from ..arguments import check_callable, leaves_of, positive_int
 from .memory_maps import as_places, from_places
 from .tracing import changes, trace, unjitted, uses_inputs
 
@@ -307,6 +307,7 @@ def _check_sampler(fn: Callable[[Array, int], PyTree[Array]], batch_size: int) -
 
 def _check_numbers(owner: str, argument: str, tree: PyTree[Any]) -> None:
     """A TypeError unless every leaf holds numbers."""
+    leaves_of(owner, argument, tree)
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda node: isinstance(node, Iterator)):
         where = f"{owner}: {argument}{jax.tree_util.keystr(path)}"
         if isinstance(leaf, Iterable) and not isinstance(leaf, str | bytes) and not hasattr(leaf, "__array__"):

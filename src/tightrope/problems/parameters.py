@@ -13,6 +13,7 @@ from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from ..arguments import leaves_of
 from .model_state import WithState
 
 
@@ -32,7 +33,9 @@ class Parameters:
     """
 
     def __init__(self, x0: PyTree[Any], owner: str = "solve", argument: str = "x0"):
-        if any(isinstance(leaf, Tracer) for leaf in [*jax.tree.leaves(x0), jnp.zeros(())]):  # zeros: under jit, traced
+        if any(
+            isinstance(leaf, Tracer) for leaf in [*leaves_of(owner, argument, x0), jnp.zeros(())]
+        ):  # zeros: under jit, traced
             raise TypeError(
                 f"{owner} runs its own compiled programs and cannot be called inside jit, vmap or grad; "
                 "use tightrope.sweep to run many seeds or settings in one program"
@@ -104,7 +107,10 @@ def _as_parameter(where: str, leaf: Any) -> Any:
         return arrays
     if not eqx.is_array_like(leaf) and not isinstance(leaf, np.ndarray):
         raise TypeError(f"{where} is a {type(leaf).__name__}; expected an array of floats")
-    dtype = jnp.result_type(leaf)
+    try:
+        dtype = jnp.result_type(leaf)
+    except TypeError:  # such as a structured array
+        dtype = np.asarray(leaf).dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{where} has dtype {dtype}; expected floats: parameters are differentiated")
     _check_precision(where, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +51,12 @@ class Problem:
         smooth: bool = True,
     ):
         check_callable("Problem", "objective", objective, "a function of the parameters")
-        constraints = (constraints,) if isinstance(constraints, Constraint) else tuple(constraints)
         makers = "made by tightrope.equals, at_most, at_least, between or affine"
+        listed = (constraints,) if isinstance(constraints, Constraint) else constraints
+        check_type(
+            "Problem", "constraints", listed, (Sequence, Iterator), f"a constraint or a sequence of them, {makers}"
+        )
+        constraints = tuple(listed)
         for constraint in constraints:
             check_type("Problem", "constraints", constraint, Constraint, makers)
         check_type("Problem", "domain", domain, (Domain, type(None)), "one of tightrope.domains")

@@ -47,7 +47,7 @@ class Stream(Batches):
         expected = "a function that returns an iterator over batches, such as lambda: iter(loader)"
         check_callable("Stream", "make_iterator", make_iterator, expected)
         self.make_iterator = make_iterator
-        self.timeout = number("Stream", "timeout", timeout, low=0.0)
+        self.timeout = number("Stream", "timeout", timeout, low=0.0, high=threading.TIMEOUT_MAX)
         self._indexed = any(_is_required(p) for p in arguments_of(make_iterator).values())
         first = _first_batch(self)
         self._keep_shapes("Stream", "a batch", first)

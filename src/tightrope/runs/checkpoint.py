@@ -1,9 +1,17 @@
-"""Checkpoints of a run, saved with Orbax: arrays and JSON, written atomically, without pickle; runs resume bit for bit."""
+"""Checkpoints of a run, saved with Orbax: arrays and JSON, written atomically, without pickle; runs resume bit for bit.
+
+A checkpoint is written in the background while the run goes on. It has the number of its format, a fingerprint of the run, and
+a checksum of all that it holds. One that cannot be saved, say because the disk is full, does not stop the run: those before
+it stay, another is tried when the next is due, and the result says so if the last one was not saved.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +23,12 @@ from jax.sharding import Mesh
 from ..arguments import number, positive_int
 from .fingerprint import changes
 from .processes import writes
+from .result import checksum
 
+logger = logging.getLogger("tightrope")
+
+FORMAT = 1
+"""The version of what a checkpoint holds; one of another version is refused."""
 FIRST_WAIT = 1.0
 """Seconds from the start to the first checkpoint; each wait is twice the one before, up to `every`."""
 
@@ -27,7 +40,8 @@ class Checkpoint:
     Args:
         folder: the folder of the checkpoints.
         every: how often, in seconds of wall time. The first checkpoints come sooner, after 1, 2, 4, … seconds, so that a
-            run that is killed early loses little. A checkpoint is also saved at the end, whatever ends the run.
+            run that is killed early loses little. They are written in the background, one at a time. A checkpoint is also
+            saved at the end, whatever ends the run.
         keep: the number of checkpoints to keep, the newest ones.
 
     Example:
@@ -43,32 +57,39 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | os.PathLike):
             raise TypeError(f"Checkpoint: folder must be a path, got {type(self.folder).__name__}")
+        if not os.fspath(self.folder):
+            raise ValueError("Checkpoint: folder must be a path, got an empty one")
         number("Checkpoint", "every", self.every, low=0.0, closed="[")
         positive_int("Checkpoint", "keep", self.keep)
 
 
 class CheckpointStore:
-    """The folder of the checkpoints of one run; every process of a run on many hosts reads it, and one writes."""
+    """The folder of the checkpoints of one run; every process of a run on many hosts reads it, and one writes.
+
+    Attributes:
+        folder: the folder.
+        failure: why the last checkpoint could not be saved; None if it could.
+    """
 
     def __init__(self, checkpoint: Checkpoint, marks: dict[str, str], mesh: Mesh | None = None):
         import orbax.checkpoint as ocp
 
-        self._ocp, self._marks, self._every, self._writes = ocp, marks, checkpoint.every, writes(mesh)
+        self._ocp, self._marks, self._every, self._keep = ocp, marks, checkpoint.every, checkpoint.keep
         self._wait = min(FIRST_WAIT, self._every)
-        self.folder = Path(checkpoint.folder).absolute()
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"checkpoint: {self.folder} is a file; expected a folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=checkpoint.keep,
-            enable_async_checkpointing=False,
-            create=False,
-            cleanup_tmp_directories=self._writes,
-            multiprocessing_options=_alone(ocp, mesh),
-        )
-        self._manager = ocp.CheckpointManager(self.folder, options=options)
+        self._mesh, self._writes, self._writing = mesh, writes(mesh), False
+        self.failure: str | None = None
+        self.folder = Path(checkpoint.folder).expanduser().absolute()
+        try:
+            if self.folder.exists() and not self.folder.is_dir():
+                raise ValueError("it is a file; expected a folder")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._manager: Any = self._open()
+            self._last: int | None = self._manager.latest_step()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"checkpoint: {self.folder} cannot be used: {error}") from error
+        if self._last is None and self._writes and not os.access(self.folder, os.W_OK):
+            raise ValueError(f"checkpoint: {self.folder} cannot be used: it cannot be written to")
         self._saved_at = time.monotonic()
-        self._last = self._manager.latest_step()
         self._notes = {} if self._last is None else self._checked_notes()
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -79,22 +100,104 @@ class CheckpointStore:
         leaves, structure = jax.tree.flatten(like)
         shapes = {str(i): jax.ShapeDtypeStruct(a.shape, a.dtype) for i, a in enumerate(leaves) if a.size}
         try:
-            arrays = self._manager.restore(self._last, args=args.Composite(arrays=args.StandardRestore(shapes)))[
-                "arrays"
-            ]
+            restored = self._manager.restore(self._last, args=args.Composite(arrays=args.StandardRestore(shapes)))
+            arrays = restored["arrays"]
+            if _checksum(self._notes["run"], arrays) != self._notes["checksum"]:
+                raise ValueError("its checksum differs from that of its content")
         except Exception as error:
             raise self._damaged(error) from error
-        restored = [arrays.get(str(i), a) for i, a in enumerate(leaves)]
-        return jax.tree.unflatten(structure, restored), self._notes
+        found = [arrays.get(str(i), a) for i, a in enumerate(leaves)]
+        return jax.tree.unflatten(structure, found), json.loads(self._notes["run"])
+
+    def due(self) -> bool:
+        """Whether it is time for another checkpoint, and the one before is written."""
+        busy = self._writing and self._manager.is_saving_in_progress()
+        return self._writes and not busy and time.monotonic() - self._saved_at >= self._wait
+
+    def save(self, step: int, arrays: Any, notes: dict[str, Any]) -> None:
+        """Begin to write a checkpoint, once the one before is written; it takes its place among the others atomically."""
+        self._finish()
+        if step == self._last or not self._writes:
+            return
+        args, run = self._ocp.args, json.dumps(notes)
+        leaves = {
+            str(i): np.array(a) for i, a in enumerate(jax.tree.leaves(arrays)) if a.size
+        }  # Orbax refuses empty ones
+        saved = {"format": FORMAT, "fingerprint": self._marks, "run": run, "checksum": _checksum(run, leaves)}
+        try:
+            self._manager = self._manager or self._open()
+            self._manager.save(step, args=args.Composite(arrays=args.StandardSave(leaves), notes=args.JsonSave(saved)))
+            self._last, self._writing = step, True
+        except Exception as error:
+            self._fail(step, error)
+        self._saved_at = time.monotonic()
+        self._wait = min(2.0 * self._wait, self._every)
+
+    def close(self) -> None:
+        """Wait for the last checkpoint, and release the folder."""
+        self._finish()
+        if self._manager is not None:
+            self._manager.close()
+
+    def remarks(self) -> list[str]:
+        """What the message of a run says about its checkpoints: nothing, unless the last one could not be saved."""
+        if self.failure is None:
+            return []
+        last = "none" if self._last is None else f"that of step {self._last:,}"
+        return [f"{self.failure}; the newest checkpoint in {self.folder} is {last}"]
+
+    # ------------------------------------------------------------------ parts
+
+    def _open(self) -> Any:
+        """Orbax's manager of the folder; it removes what an interrupted save left."""
+        at_once = self._ocp.AsyncOptions(
+            create_directories_asynchronously=False
+        )  # else threads wait for those that fail
+        options = self._ocp.CheckpointManagerOptions(
+            max_to_keep=self._keep,
+            create=False,
+            cleanup_tmp_directories=self._writes,
+            async_options=at_once,
+            multiprocessing_options=_alone(self._ocp, self._mesh),
+        )
+        return self._ocp.CheckpointManager(self.folder, options=options)
+
+    def _finish(self) -> None:
+        """Wait until the checkpoint that is being written is on disk."""
+        if not self._writing:
+            return
+        try:
+            self._manager.wait_until_finished()
+            self._writing, self.failure = False, None
+        except Exception as error:
+            self._fail(self._last, error)
+
+    def _fail(self, step: int | None, error: Exception) -> None:
+        """Note that a checkpoint could not be saved, and begin anew with those that are on disk."""
+        self.failure = (
+            f"the checkpoint of step {step:,} could not be saved ({type(error).__name__}: {str(error)[:200]})"
+        )
+        logger.warning("%s; the run goes on", self.failure)
+        with suppress(Exception):
+            self._manager.close()
+        self._manager, self._writing = None, False
+        with suppress(Exception):
+            self._manager = self._open()
+            self._last = self._manager.latest_step()
 
     def _checked_notes(self) -> dict[str, Any]:
         """The notes of the newest checkpoint; a ValueError that says what has changed since it was saved."""
         args = self._ocp.args
         try:
             notes = self._manager.restore(self._last, args=args.Composite(notes=args.JsonRestore()))["notes"]
-            saved = dict(notes["fingerprint"])
+            written, saved = notes.get("format"), dict(notes["fingerprint"])
         except Exception as error:
             raise self._damaged(error) from error
+        if written != FORMAT:
+            raise ValueError(
+                f"checkpoint: step {self._last} in {self.folder} has format {written}, and this version of Tightrope reads "
+                f"format {FORMAT}; resume it with the version that saved it, or choose another folder"
+            )
         if changed := changes(self._marks, saved):
             raise ValueError(
                 f"checkpoint: the folder {self.folder} holds another run, which differs in {changed}; "
@@ -104,35 +207,14 @@ class CheckpointStore:
 
     def _damaged(self, error: Exception) -> ValueError:
         return ValueError(
-            f"checkpoint: step {self._last} in {self.folder} cannot be read, it is damaged "
-            f"({type(error).__name__}: {str(error)[:200]}); delete that step's folder to resume from an earlier one"
+            f"checkpoint: step {self._last} in {self.folder} cannot be read, it is damaged or no checkpoint of Tightrope "
+            f"({type(error).__name__}: {str(error)[:200]}); move that step's folder away to resume from an earlier one"
         )
 
-    def due(self) -> bool:
-        """Whether it is time for another checkpoint."""
-        return self._writes and time.monotonic() - self._saved_at >= self._wait
 
-    def save(self, step: int, arrays: Any, notes: dict[str, Any]) -> None:
-        """Write a checkpoint, atomically."""
-        if step == self._last or not self._writes:
-            return
-        args = self._ocp.args
-        leaves = {
-            str(i): np.asarray(a) for i, a in enumerate(jax.tree.leaves(arrays)) if a.size
-        }  # Orbax refuses empty ones
-        self._manager.save(
-            step,
-            args=args.Composite(
-                arrays=args.StandardSave(leaves), notes=args.JsonSave(notes | {"fingerprint": self._marks})
-            ),
-        )
-        self._manager.wait_until_finished()
-        self._saved_at, self._last = time.monotonic(), step
-        self._wait = min(2.0 * self._wait, self._every)
-
-    def close(self) -> None:
-        """Release the folder."""
-        self._manager.close()
+def _checksum(notes: str, arrays: dict[str, Any]) -> int:
+    """A checksum of the notes and arrays of a checkpoint."""
+    return checksum(notes, (np.asarray(arrays[name]) for name in sorted(arrays)))
 
 
 def _alone(ocp: Any, mesh: Mesh | None) -> Any:

@@ -65,6 +65,10 @@ class Fitted:
         return next((source.mesh for source in self.oracle.sources), None)
 
 
+MAX_STEPS = 2**31 - 1
+"""Steps are counted in 32 bits."""
+
+
 def check_problem(owner: str, problem: Any) -> None:
     """A TypeError unless this is a problem."""
     if isinstance(problem, list | tuple) and problem and isinstance(problem[0], Problem):
@@ -101,6 +105,8 @@ def fit(
     """Check the arguments and fit the problem to the method, which is chosen if it is None."""
     check_problem(owner, problem)
     steps = positive_int(owner, "steps", steps)
+    if steps > MAX_STEPS:
+        raise ValueError(f"{owner}: steps must be at most 2**31 - 1, got {steps}")
     if warm_start is not None:
         check_type(owner, "warm_start", warm_start, Result, "a Result")
         x0 = _same_structure(owner, x0, warm_start.x)

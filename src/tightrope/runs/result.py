@@ -6,7 +6,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from ..arguments import did_you_mean
+from ..arguments import check_type, did_you_mean
 from ..certificates.certificate import Certificate, Estimate, gap_text, stationarity_text, violation_text
 from ..certificates.promise import Promise
 from ..figures import Against
@@ -26,6 +27,9 @@ from ..tables import Table
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+FORMAT = 1
+"""The version of the files that results are saved in; one of another version is refused."""
 
 Status = Literal["converged", "budget", "interrupted", "diverged", "infeasible", "unbounded", "data_error"]
 
@@ -207,18 +211,27 @@ class Result:
         return _plain({f.name: getattr(self, f.name) for f in fields(self)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result to one file (NumPy's .npz: arrays and JSON, no pickle); `tightrope.load` reads it."""
+        """Write the result to one file (NumPy's .npz: arrays and JSON, no pickle); `tightrope.load` reads it.
+
+        A file that is there already is replaced once the new one is complete.
+        """
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(self.x, eqx.is_inexact_array))]
         text = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("x", "history", "cause")}
         text["certificate"] = self.certificate._asdict()
         text["holdout"] = None if self.holdout is None else self.holdout._asdict()
         text |= {"skeleton": _skeleton(self.x), "history": {name: c.tolist() for name, c in self.history.items()}}
+        written = json.dumps(text | {"format": FORMAT}, default=_to_json)
         arrays: dict[str, Any] = {f"x{i}": leaf for i, leaf in enumerate(leaves)}
-        arrays["json"] = np.array(json.dumps(text, default=_to_json))
+        arrays |= {"json": np.array(written), "checksum": np.array(checksum(written, leaves))}
         target = Path(path)
         with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".part", delete=False) as file:
-            np.savez(file, **arrays)
-        os.replace(file.name, target)
+            try:
+                np.savez(file, **arrays)
+                file.close()
+                os.replace(file.name, target)
+            except BaseException:  # such as a full disk
+                os.unlink(file.name)
+                raise
 
 
 def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
@@ -237,31 +250,48 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
         >>> again.objective == result.objective
         True
     """
+    check_type("load", "path", path, (str, os.PathLike), "the path of a file")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            text = json.loads(str(archive["json"]))
-            leaves = [archive[f"x{i}"] for i in range(len(archive.files) - 1)]
-    except FileNotFoundError:
+            written, leaves = str(archive["json"]), [archive[f"x{i}"] for i in range(len(archive.files) - 2)]
+            intact = int(archive["checksum"]) == checksum(written, leaves)
+        text = json.loads(written)
+        if not intact:
+            raise ValueError("its checksum differs from that of its content")
+        if (found := text.pop("format")) != FORMAT:
+            raise ValueError(f"it has format {found}, and this version of Tightrope reads format {FORMAT}")
+        x = _rebuilt(text.pop("skeleton"), leaves, like)
+        text["certificate"] = _certificate(text["certificate"])
+        text["multipliers"] = _vectors(text["multipliers"])
+        if text["holdout"] is not None:
+            ends = {name: _vectors(text["holdout"][name]) for name in ("low", "high", "tightening")}
+            text["holdout"] = Promise(**text["holdout"] | ends)
+        return Result(x=x, history=History(text.pop("history")), **text)
+    except OSError:
         raise
     except Exception as error:
-        raise ValueError(f"load: {os.fspath(path)} is not a result that Result.save wrote: {error}") from error
-    skeleton = text.pop("skeleton")
+        raise ValueError(f"load: {os.fspath(path)} is not a result that can be read: {error}") from error
+
+
+def checksum(text: str, arrays: Iterable[np.ndarray]) -> int:
+    """A checksum of a text and of arrays."""
+    found = zlib.crc32(text.encode())
+    for array in arrays:
+        found = zlib.crc32(array.tobytes(), found)
+    return found
+
+
+def _rebuilt(skeleton: Any, leaves: list[np.ndarray], like: PyTree[Any]) -> PyTree[Any]:
+    """The pytree x of a saved result."""
     if like is not None:
         arrays, rest = eqx.partition(like, eqx.is_inexact_array)
-        x = eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(a) for a in leaves]), rest)
-    elif skeleton == "custom":
+        return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [jax.numpy.asarray(a) for a in leaves]), rest)
+    if skeleton == "custom":
         raise ValueError(
-            "load: this x is a model, or another pytree that is not made of dicts, lists and tuples alone; pass one of its "
+            "this x is a model, or another pytree that is not made of dicts, lists and tuples alone; pass one of its "
             "structure, such as the start of the run: load(path, like=x0)"
         )
-    else:
-        x = _rebuild(skeleton, iter(leaves))
-    text["certificate"] = _certificate(text["certificate"])
-    text["multipliers"] = _vectors(text["multipliers"])
-    if text.get("holdout") is not None:
-        ends = {name: _vectors(text["holdout"][name]) for name in ("low", "high", "tightening")}
-        text["holdout"] = Promise(**text["holdout"] | ends)
-    return Result(x=x, history=History(text.pop("history")), **text)
+    return _rebuild(skeleton, iter(leaves))
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..arguments import check_callable, seed_number
+from ..arguments import check_callable, check_type, seed_number
 from ..methods.base import Method
 from ..problems.compiling import compile_seconds
 from ..problems.lifting import vector_of
@@ -91,6 +91,7 @@ def solve(
     check_can_draw("solve", problem)
     seed, compiled = seed_number("solve", "seed", seed), compile_seconds()
     check_stop("solve", stop)
+    check_type("solve", "progress", progress, (bool, type(None)), "True, False or None")
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record")
     if holdout is not None:
@@ -139,7 +140,8 @@ def solve(
     result = finish.answers(status)[0]
     check_answer(fitted.problem, fitted.parameters, fitted.original.data, vector_of(fitted.parameters, result.x))
     cause = None if feed is None else feed.failure
-    return replace(result, cause=cause, compile_seconds=compile_seconds() - compiled)
+    message = "; ".join([result.message.removesuffix("."), *([] if store is None else store.remarks())]) + "."
+    return replace(result, message=message, cause=cause, compile_seconds=compile_seconds() - compiled)
 
 
 def _store(

@@ -260,7 +260,7 @@ def _label(method: str, own: dict[str, Any], others: list[dict[str, Any]]) -> st
 def _seeds(seeds: Any) -> list[int]:
     """The seeds as a list."""
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
-        return list(range(positive_int("sweep", "seeds", seeds)))
+        return list(range(seed_number("sweep", "seeds", positive_int("sweep", "seeds", seeds))))
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise TypeError(f"sweep: seeds must be a number of seeds or the seeds themselves, got {described(seeds)}")
     listed = [seed_number("sweep", "seeds", seed) for seed in seeds]
