@@ -34,8 +34,16 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
-from fairlearn.reductions import DemographicParity, EqualizedOdds, ExponentiatedGradient, GridSearch
+from fairlearn.metrics import (  # pyright: ignore[reportMissingImports]
+    demographic_parity_difference,
+    equalized_odds_difference,
+)
+from fairlearn.reductions import (  # pyright: ignore[reportMissingImports]
+    DemographicParity,
+    EqualizedOdds,
+    ExponentiatedGradient,
+    GridSearch,
+)
 from sklearn.linear_model import LogisticRegression
 
 import tightrope as tr

@@ -303,7 +303,7 @@ def _floats(array: Array) -> Array:
 
 def _torch() -> Any:
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("tightrope.torch needs PyTorch: pip install 'tightrope[torch]'") from error
     return torch
