@@ -1,4 +1,4 @@
-"""Writes docs/performance.md from the results of the benchmarks; a test compares the two.
+"""Writes docs/performance.md and a table in README.md from the results of the benchmarks; a test compares them.
 
 Run: python benchmarks/page.py
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
+RESULTS, PAGE, README = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md", ROOT / "README.md"
+BEGIN, END = "<!-- benchmarks/page.py writes this table -->\n", "<!-- end of the table -->"
 
 HEAD = """# Performance
 
@@ -194,6 +195,41 @@ def page() -> str:
     return "\n".join(part for part in parts if part)
 
 
+def compared() -> str:
+    """The table of README: what each library can do, and measured numbers."""
+    micro = {name: f"{found['median']:,.0f} µs" for name, found in load("peers")["steps"]["microseconds"].items()}
+    two_cores = next(row for row in load("answer")["answer"] if row["examples"] == 200_000 and row["cores"] == 2)
+    call, slsqp = (two_cores["median milliseconds"][name] / 1000 for name in ("call", "SLSQP, plain"))
+    head = ["", "Tightrope", "Cooper 1.0", "humancompatible-train 0.4", "Fairlearn 0.15", "SciPy SLSQP"]
+    ours = f"{micro['tr.solve, GradientDescentAscent']} (the default: {micro['tr.solve, default']})"
+    rows = [
+        [
+            "constraints",
+            "any expectations",
+            "any expectations",
+            "any expectations",
+            "rates and losses of groups",
+            "any functions",
+        ],
+        ["from batches of samples", "yes", "yes", "yes", "no", "no"],
+        ["models", "JAX, Equinox, Flax, PyTorch", "PyTorch", "PyTorch", "any with sample weights", "NumPy functions"],
+        ["to tune", "nothing", "rates of multipliers", "rates, penalties", "nothing", "nothing"],
+        ["simple sets as domains", "ten", "no", "no", "no", "boxes"],
+        ["certificate with intervals", "yes", "no", "no", "no", "no"],
+        ["guarantee on unseen data", "yes", "no", "no", "no", "no"],
+        ["one step of descent-ascent", ours, micro["Cooper"], micro["humancompatible-train"], "–", "–"],
+        ["200,000 examples to 1e-4", f"{call:.2f} s", "–", "–", "–", f"{slsqp:.2f} s"],
+    ]
+    return table(head, rows) + "\n"
+
+
+def with_table(readme: str) -> str:
+    """README with the table."""
+    before, rest = readme.split(BEGIN)
+    return before + BEGIN + compared() + END + rest.split(END)[1]
+
+
 if __name__ == "__main__":
+    README.write_text(with_table(README.read_text()))
     PAGE.write_text(page())
     print(f"{PAGE.relative_to(ROOT)} is written")

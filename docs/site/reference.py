@@ -7,15 +7,35 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 import tightrope as tr
+import tightrope.sklearn
+import tightrope.torch
 from tightrope.methods import registry
 
 GROUPS = {
-    "Problems": (tr, ["Problem", "equals", "at_most", "at_least", "between", "affine", "Constraint", "WithState"]),
+    "Problems": (
+        tr,
+        [
+            "Problem",
+            "explain",
+            "Explanation",
+            "equals",
+            "at_most",
+            "at_least",
+            "between",
+            "affine",
+            "Constraint",
+            "WithState",
+        ],
+    ),
     "Data": (tr, ["Dataset", "Sampler", "Stream", "Batches"]),
     "Solving": (tr, ["solve", "Result", "History", "load", "Stop", "Record", "Checkpoint", "plan", "Plan", "cache"]),
-    "Many runs": (tr, ["sweep", "SweepResult"]),
+    "Ratios, tails, probabilities": (tr, ["ratio_at_least", "ratio_at_most", "cvar_at_most", "chance_at_most"]),
+    "Rates of groups": (tr.rates, tr.rates.__all__),
+    "Many runs": (tr, ["sweep", "SweepResult", "tradeoff", "Tradeoff"]),
     "A loop of your own": (tr, ["Stepper", "StepperState"]),
-    "Certificates": (tr, ["certify", "Certificate", "Estimate"]),
+    "Certificates": (tr, ["certify", "Certificate", "Estimate", "Promise", "Monitor", "MonitorReport"]),
+    "scikit-learn": (tightrope.sklearn, tightrope.sklearn.__all__),
+    "PyTorch": (tightrope.torch, tightrope.torch.__all__),
     "Sets": (tr.domains, tr.domains.__all__),
     "The contract of a method": (tr.methods, ["Method", "Accepts", "Draw", "Info", "available", "by_name"]),
     "Data sets": (tr.datasets, tr.datasets.__all__),

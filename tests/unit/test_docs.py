@@ -77,9 +77,11 @@ def test_the_answers_on_the_page_about_networks_are_those_of_the_benchmark():
         assert f"{row['ratio']:.2f} times" in page, row["case"]
 
 
-def test_the_page_on_performance_is_that_of_the_benchmarks():
+def test_the_page_on_performance_and_the_table_of_the_readme_are_those_of_the_benchmarks():
     written = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
     assert (ROOT / "docs" / "performance.md").read_text() == written["page"]()
+    readme = (ROOT / "README.md").read_text()
+    assert readme == written["with_table"](readme)
 
 
 def test_the_table_on_the_fairness_page_is_that_of_the_benchmark():
