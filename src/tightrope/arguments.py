@@ -7,6 +7,7 @@ here is plain Python: it runs before anything is compiled.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -27,10 +28,21 @@ def check_type(owner: str, argument: str, value: Any, types: type | tuple[type, 
         raise TypeError(f"{owner}: {argument} must be {expected}, got {type(value).__name__}")
 
 
-def check_callable(owner: str, argument: str, value: Any, expected: str) -> None:
-    """A TypeError unless the value can be called; `expected` says how."""
+def check_callable(owner: str, argument: str, value: Any, expected: str, arguments: int | None = None) -> None:
+    """A TypeError unless the value can be called, with this number of arguments if it is known; `expected` says how."""
     if not callable(value):
         raise TypeError(f"{owner}: {argument} must be {expected}, got {type(value).__name__}")
+    if arguments is None:
+        return
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # a built-in function without a signature
+        return
+    try:
+        signature.bind(*range(arguments))
+    except TypeError as error:
+        name = getattr(value, "__name__", type(value).__name__)
+        raise TypeError(f"{owner}: {argument} must be {expected}, got {name}{signature}") from error
 
 
 def leaves_of(owner: str, argument: str, value: Any) -> list[Any]:

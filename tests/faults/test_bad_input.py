@@ -91,6 +91,7 @@ BAD = {
         ["Sampler", "4 examples", "(3,)"],
     ),
     "a sampler that is not a function": (lambda: tr.Sampler(3, 4), TypeError, ["Sampler", "fn", "int"]),
+    "a sampler that takes no key": (lambda: tr.Sampler(lambda n: n, 4), TypeError, ["fn(key, n)", "<lambda>(n)"]),
     "an empty example of a batch": (lambda: tr.Batches(like={}), ValueError, ["Batches", "like", "empty"]),
     "an example of a batch with different lengths": (
         lambda: tr.Batches(like={"x": np.ones(3), "y": np.ones(4)}),
@@ -111,6 +112,7 @@ BAD = {
     "stop that is none": (lambda: solve(stop=1e-3), TypeError, ["stop", "tightrope.Stop", "float"]),
     "negative tolerance": (lambda: tr.Stop(violation=-1.0), ValueError, ["violation", "≥ 0", "-1"]),
     "callback that is none": (lambda: solve(callback=3), TypeError, ["callback", "int"]),
+    "callback that takes no record": (lambda: solve(callback=lambda: None), TypeError, ["callback", "a record", "()"]),
     "warm_start that is none": (lambda: solve(warm_start=X0), TypeError, ["warm_start", "Result"]),
     "unknown method name": (lambda: solve(method="Adam"), ValueError, ["'Adam'", "TruncatedMomentum"]),
     "method of wrong type": (lambda: solve(method=3), TypeError, ["method", "int"]),

@@ -119,7 +119,7 @@ class LinearizedPenalty(Method):
     def __check_init__(self) -> None:
         check_type("LinearizedPenalty", "dual", self.dual, bool, "True or False")
         if self.prox is not None:
-            check_callable("LinearizedPenalty", "prox", self.prox, "a function prox(params, step_size)")
+            check_callable("LinearizedPenalty", "prox", self.prox, "a function prox(params, step_size)", arguments=2)
 
     def roles(self, oracle: Oracle) -> dict[str, int | None]:
         return dict(PENALTY_ROLES)

@@ -195,7 +195,7 @@ class Sampler:
     mesh: Mesh | None = None
 
     def __init__(self, fn: Callable[[Array, int], PyTree[Array]], batch_size: int):
-        check_callable("Sampler", "fn", fn, "a function fn(key, n) -> batch")
+        check_callable("Sampler", "fn", fn, "a function fn(key, n) -> batch", arguments=2)
         self.fn = fn
         self.batch_size = positive_int("Sampler", "batch_size", batch_size)
         self.arrays = ()

@@ -93,7 +93,7 @@ def solve(
     check_stop("solve", stop)
     check_type("solve", "progress", progress, (bool, type(None)), "True, False or None")
     if callback is not None:
-        check_callable("solve", "callback", callback, "a function of a record")
+        check_callable("solve", "callback", callback, "a function of a record", arguments=1)
     if holdout is not None:
         numbers = check_holdout(problem, holdout, confidence)
         fitted = fit("solve", problem, x0, method, steps, warm_start)
