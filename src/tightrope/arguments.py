@@ -64,6 +64,18 @@ def positive_int(owner: str, argument: str, value: Any) -> int:
     return int(value)
 
 
+MAX_STEPS = 2**31 - 1
+"""Steps are counted in 32 bits."""
+
+
+def step_count(owner: str, argument: str, value: Any) -> int:
+    """`value` as a positive number of steps, or an error."""
+    count = positive_int(owner, argument, value)
+    if count > MAX_STEPS:
+        raise ValueError(f"{owner}: {argument} must be at most 2**31 - 1, got {count}")
+    return count
+
+
 def seed_number(owner: str, argument: str, value: Any) -> int:
     """`value` as an int that fits a JAX key, or an error."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from ..arguments import check_type, positive_int
+from ..arguments import check_type, step_count
 from ..methods.base import Method
 from ..methods.registry import available, by_name
 from ..methods.selection import check_accepts, choose, refusal
@@ -65,10 +65,6 @@ class Fitted:
         return next((source.mesh for source in self.oracle.sources), None)
 
 
-MAX_STEPS = 2**31 - 1
-"""Steps are counted in 32 bits."""
-
-
 def check_problem(owner: str, problem: Any) -> None:
     """A TypeError unless this is a problem."""
     if isinstance(problem, list | tuple) and problem and isinstance(problem[0], Problem):
@@ -104,9 +100,7 @@ def fit(
 ) -> Fitted:
     """Check the arguments and fit the problem to the method, which is chosen if it is None."""
     check_problem(owner, problem)
-    steps = positive_int(owner, "steps", steps)
-    if steps > MAX_STEPS:
-        raise ValueError(f"{owner}: steps must be at most 2**31 - 1, got {steps}")
+    steps = step_count(owner, "steps", steps)
     if warm_start is not None:
         check_type(owner, "warm_start", warm_start, Result, "a Result")
         x0 = _same_structure(owner, x0, warm_start.x)

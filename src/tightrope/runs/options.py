@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import check_callable, check_type, number, positive_int
+from ..arguments import check_callable, check_type, number, step_count
 from ..certificates.certificate import Certificate
 from ..certificates.evaluation import examples_for_records
 from ..problems.data import Dataset, Source
@@ -32,7 +32,7 @@ class Record:
     data: Dataset | None = None
 
     def __post_init__(self) -> None:
-        positive_int("Record", "every", self.every)
+        step_count("Record", "every", self.every)
         check_type("Record", "metrics", self.metrics, Mapping, "a dict {name: fn}")  # pyright: ignore[reportArgumentType]
         for name, fn in self.metrics.items():
             check_callable("Record", f"metrics[{name!r}]", fn, "a function (params, batch)")
@@ -96,7 +96,7 @@ FEWEST_RECORDS, MOST_RECORDS = 20, 100
 def as_record(owner: str, record: Any, steps: int, sources: tuple[Source, ...]) -> Record:
     """`record` as a Record; None: as many records as evaluate no more examples than the steps draw, within limits."""
     if record is not None:
-        return record if isinstance(record, Record) else Record(positive_int(owner, "record", record))
+        return record if isinstance(record, Record) else Record(step_count(owner, "record", record))
     drawn = steps * sum(source.batch_size for source in sources)
     evaluated = 2 * sum(examples_for_records(source) for source in sources)
     count = min(max(drawn // evaluated, FEWEST_RECORDS), MOST_RECORDS) if sources else MOST_RECORDS
