@@ -10,6 +10,7 @@ import tightrope as tr
 import tightrope.sklearn
 import tightrope.torch
 from tightrope.methods import registry
+from tightrope.methods.base import Method
 
 GROUPS = {
     "Problems": (
@@ -69,6 +70,9 @@ def methods() -> str:
 
 
 def entry(method: type) -> str:
-    """The equations of a method and its arguments."""
-    options = f"{{members: [{method.__name__}], show_root_heading: false, heading_level: 4}}"
-    return f"### {method.__name__}\n\n::: {method.__module__}\n    options: {options}\n"
+    """The equations of a method, which may be those of a base class, and its arguments."""
+    bases = [cls.__module__ for cls in method.__mro__[1:] if cls.__module__.startswith("tightrope.methods.")]
+    modules = [(method.__module__, method.__name__), *((base, "") for base in bases if base != Method.__module__)]
+    shown = "show_root_heading: false, show_root_toc_entry: false, heading_level: 4"
+    entries = [f"::: {module}\n    options: {{members: [{name}], {shown}}}\n" for module, name in modules]
+    return f"### {method.__name__}\n\n" + "\n".join(reversed(entries))
