@@ -9,5 +9,6 @@ class ExampleSections(griffe.Extension):
     """Renames the section in every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Rename it in the docstring of one object."""
         if obj.docstring is not None:
             obj.docstring.value = obj.docstring.value.replace("\nExample:\n", "\nExamples:\n")

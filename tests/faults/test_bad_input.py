@@ -82,6 +82,11 @@ BAD = {
     ),
     "empty data": (lambda: tr.Dataset({"x": np.ones((0, 2))}, 1), ValueError, ["Dataset", "no examples"]),
     "no arrays": (lambda: tr.Dataset({}, 1), ValueError, ["Dataset", "empty"]),
+    "a shape as data": (
+        lambda: tr.Dataset({"x": jax.ShapeDtypeStruct((3,), float)}, 1),
+        TypeError,
+        ["arrays['x']", "shape"],
+    ),
     "a number as data": (lambda: tr.Dataset({"x": 1.0}, 1), ValueError, ["Dataset", "first axis"]),
     "batch_size 0": (lambda: tr.Dataset(np.ones(3), 0), ValueError, ["batch_size", "positive integer", "0"]),
     "batch_size 1.5": (lambda: tr.Dataset(np.ones(3), 1.5), TypeError, ["batch_size", "positive integer", "1.5"]),

@@ -106,10 +106,13 @@ class Dataset:
             self.arrays: PyTree[Any] = ()
             return
         for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-            if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
-                raise ValueError(
-                    f"Dataset: arrays{jax.tree_util.keystr(path)} contains NaN or infinity; expected finite numbers"
+            where = f"Dataset: arrays{jax.tree_util.keystr(path)}"
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                raise TypeError(
+                    f"{where} is the shape of an array; expected its numbers (shapes are for tightrope.Batches)"
                 )
+            if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(np.asarray(leaf)).all():
+                raise ValueError(f"{where} contains NaN or infinity; expected finite numbers")
         self.on_host, self.arrays = None, jax.tree.map(jnp.asarray, arrays)
 
     def __getstate__(self) -> dict[str, Any]:
