@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import equinox as eqx
 import jax
@@ -251,26 +251,30 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
         True
     """
     check_type("load", "path", path, (str, os.PathLike), "the path of a file")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            written, leaves = str(archive["json"]), [archive[f"x{i}"] for i in range(len(archive.files) - 2)]
-            intact = int(archive["checksum"]) == checksum(written, leaves)
-        text = json.loads(written)
-        if not intact:
-            raise ValueError("its checksum differs from that of its content")
-        if (found := text.pop("format")) != FORMAT:
-            raise ValueError(f"it has format {found}, and this version of Tightrope reads format {FORMAT}")
-        x = _rebuilt(text.pop("skeleton"), leaves, like)
-        text["certificate"] = _certificate(text["certificate"])
-        text["multipliers"] = _vectors(text["multipliers"])
-        if text["holdout"] is not None:
-            ends = {name: _vectors(text["holdout"][name]) for name in ("low", "high", "tightening")}
-            text["holdout"] = Promise(**text["holdout"] | ends)
-        return Result(x=x, history=History(text.pop("history")), **text)
-    except OSError:
-        raise
-    except Exception as error:
-        raise ValueError(f"load: {os.fspath(path)} is not a result that can be read: {error}") from error
+    with open(path, "rb") as file:  # a file that cannot be opened is an OSError, one that cannot be read a ValueError
+        try:
+            return _read(file, like)
+        except Exception as error:
+            raise ValueError(f"load: {os.fspath(path)} is not a result that can be read: {error}") from error
+
+
+def _read(file: BinaryIO, like: PyTree[Any]) -> Result:
+    """The result in an open file."""
+    with np.load(file, allow_pickle=False) as archive:
+        written, leaves = str(archive["json"]), [archive[f"x{i}"] for i in range(len(archive.files) - 2)]
+        intact = int(archive["checksum"]) == checksum(written, leaves)
+    text = json.loads(written)
+    if not intact:
+        raise ValueError("its checksum differs from that of its content")
+    if (found := text.pop("format")) != FORMAT:
+        raise ValueError(f"it has format {found}, and this version of Tightrope reads format {FORMAT}")
+    x = _rebuilt(text.pop("skeleton"), leaves, like)
+    text["certificate"] = _certificate(text["certificate"])
+    text["multipliers"] = _vectors(text["multipliers"])
+    if text["holdout"] is not None:
+        ends = {name: _vectors(text["holdout"][name]) for name in ("low", "high", "tightening")}
+        text["holdout"] = Promise(**text["holdout"] | ends)
+    return Result(x=x, history=History(text.pop("history")), **text)
 
 
 def checksum(text: str, arrays: Iterable[np.ndarray]) -> int:
