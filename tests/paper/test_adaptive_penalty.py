@@ -363,7 +363,7 @@ def as_state(now: Now) -> Any:
     memory = LBFGSMemory.empty(10, jnp.array(now.x), jnp.array(now.delta))
     memory = memory._replace(oldest=jnp.int32((3 + count) % 10)).with_vectors(jnp.array([steps, changes]))
     tuning = Tuning(
-        memory, jnp.array(now.sigma), jnp.array(now.rho), jnp.array(now.y),
+        memory, jnp.array(now.sigma), jnp.array(now.rho), jnp.array(now.y), jnp.zeros_like(jnp.array(now.rho)),
         FullPass(jnp.zeros(()), jnp.array(now.h), jnp.ones(())), jnp.array(now.stalled), jnp.int32(now.rejected),
     )  # fmt: skip
     noise = tuple(Noise(*(jnp.array(number) for number in part)) for part in now.noise)

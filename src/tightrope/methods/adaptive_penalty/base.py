@@ -83,7 +83,7 @@ class SelfTunedPenalty(Method):
         state, here, info = self._begin(oracle, state, draw)
         state = self._damp(oracle, state)
         model = self._model(oracle, state, here, draw.samples["step"])
-        steering = steer(model, state.tuning.penalty, state.tuning.multipliers, self.min_feasibility_share)
+        steering = steer(model, state.tuning, self.min_feasibility_share)
         trial = model.solve(steering)
         trial = second_order_correction(model, trial)
         outcome = self._compare(oracle, state, trial, here, draw)
@@ -154,6 +154,7 @@ def learn(
         memory=memory,
         damping=jnp.maximum(acceptance.damping, MIN_DAMPING * memory.curvature),
         multipliers=trial.multipliers,
+        restoration=steering.restoration,
         stalled=running_mean(tuning.stalled, (no_descent & outcome.violated).astype(tuning.stalled.dtype), k),
         rejected=tuning.rejected + ~accepted,
     )

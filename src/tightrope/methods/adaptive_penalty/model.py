@@ -34,12 +34,13 @@ class ModelStep(NamedTuple):
 class Steering(NamedTuple):
     """The result of steering: penalties, and the multipliers of the model with them.
 
-    `no_feasible_descent`: no step leads nearer to the constraints. `extra_evaluations`: evaluations of the rows that it took
-    to find that out.
+    `restoration`: the multipliers of the restoration step, as shares of its penalties. `no_feasible_descent`: no step leads nearer
+    to the constraints. `extra_evaluations`: evaluations of the rows that it took to find that out.
     """
 
     penalty: Float[Array, " rows"]
     multipliers: Float[Array, " rows"]
+    restoration: Float[Array, " rows"]
     no_feasible_descent: Bool[Array, ""]
     extra_evaluations: Int[Array, ""]
 

@@ -44,6 +44,7 @@ from .constants import (
     VIOLATION_ROUNDING,
 )
 from .model import ModelStep, PenaltyModel, Steering
+from .tuning import Tuning
 
 
 class Violation(NamedTuple):
@@ -104,29 +105,25 @@ class Search(NamedTuple):
     solved: Int[Array, ""]
 
 
-def steer(
-    model: PenaltyModel,
-    penalty: Float[Array, " rows"],
-    multipliers: Float[Array, " rows"],
-    min_share: Float[Array, ""],
-) -> Steering:
+def steer(model: PenaltyModel, tuning: Tuning, min_share: Float[Array, ""]) -> Steering:
     """Return penalties with which the step removes its share of the violation, and the model's multipliers with them.
 
-    One loop solves all subproblems, so that the solver is compiled once.
+    One loop solves all subproblems, so that the solver is compiled once. They begin with multipliers of the last step.
 
     Args:
         model: the model around x.
-        penalty: the penalties so far.
-        multipliers: those of the last step, from which the model is solved.
+        tuning: the penalties so far, and the multipliers.
         min_share: the least part of the violation to be removed, relative to what a restoration step of this length removes.
     """
-    steering = Steering(penalty, multipliers, jnp.bool_(False), jnp.int32(0))
-    if not penalty.size:
+    steering = Steering(tuning.penalty, tuning.multipliers, tuning.restoration, jnp.bool_(False), jnp.int32(0))
+    if not tuning.penalty.size:
         return steering
     violation = Violation.of(model)
     violated = jnp.any(violation.before > violation.rounding)
     first = jax.tree.map(
-        lambda a, b: jnp.where(violated, a, b), restoration_subproblem(model, violation), model_subproblem(steering)
+        lambda a, b: jnp.where(violated, a, b),
+        restoration_subproblem(model, violation, tuning.restoration),
+        model_subproblem(steering),
     )
 
     def again(c: Search) -> Search:
@@ -141,12 +138,15 @@ def steer(
     return jax.lax.while_loop(lambda c: c.unfinished & (c.solved < MAX_SUBPROBLEMS), again, start).steering
 
 
-def restoration_subproblem(model: PenaltyModel, violation: Violation) -> Subproblem:
-    """Return the subproblem of the restoration step: no objective, and penalties that no objective could match."""
+def restoration_subproblem(model: PenaltyModel, violation: Violation, shares: Float[Array, " rows"]) -> Subproblem:
+    """Return the subproblem of the restoration step: no objective, and penalties that no objective could match.
+
+    It is solved from multipliers that are these shares of the penalties.
+    """
     norm = positive_or_one(model.row_norm)
     distance = jnp.max(violation.before / norm, initial=0.0)
     penalty = jnp.finfo(norm.dtype).eps ** RESTORATION_EXPONENT * model.curvature * distance / norm
-    return Subproblem(jnp.zeros((), norm.dtype), penalty, jnp.zeros_like(norm))
+    return Subproblem(jnp.zeros((), norm.dtype), penalty, shares * penalty)
 
 
 def model_subproblem(steering: Steering) -> Subproblem:
@@ -159,7 +159,8 @@ def keep_restoration(model: PenaltyModel, violation: Violation, search: Search, 
     useless = step.solved & (violation.removed(step.rows) < negligible_share(model) * violation.total)
     change = jnp.where(step.solved, step.rows - model.value, 0.0)
     restoration = Restoration(step.multipliers, change, step.square, jnp.asarray(step.solved), useless)
-    steering = search.steering._replace(no_feasible_descent=useless)
+    shares = step.multipliers / positive_or_one(search.next.penalty)
+    steering = search.steering._replace(restoration=shares, no_feasible_descent=useless)
     return Search(
         steering, restoration, model_subproblem(steering), jnp.bool_(False), jnp.bool_(True), search.solved + 1
     )
@@ -184,6 +185,7 @@ def raise_penalties(
     steering = Steering(
         penalty=jnp.where(raised, level * violation.weights, penalty),
         multipliers=step.multipliers,
+        restoration=search.steering.restoration,
         no_feasible_descent=no_descent,
         extra_evaluations=search.steering.extra_evaluations + jnp.where(doubtful, len(restoration_parts(model)), 0),
     )

@@ -26,6 +26,8 @@ class Tuning(NamedTuple):
     """ρ."""
     multipliers: Float[Array, " rows"]
     """y of the last step."""
+    restoration: Float[Array, " rows"]
+    """Multipliers of the last restoration step, as shares of its penalties."""
     last_pass: FullPass
     stalled: Float[Array, ""]
     """Share of late steps with a violation beyond noise, and no step that leads nearer to the constraints."""
@@ -42,6 +44,7 @@ class Tuning(NamedTuple):
             damping=curvature,
             penalty=penalty,
             multipliers=multipliers,
+            restoration=jnp.zeros_like(penalty),
             last_pass=FullPass.none(penalty),
             stalled=jnp.zeros((), x.dtype),
             rejected=jnp.int32(0),
