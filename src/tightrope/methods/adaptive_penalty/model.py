@@ -32,17 +32,16 @@ class ModelStep(NamedTuple):
 
 
 class Steering(NamedTuple):
-    """The result of steering: penalties, and the multipliers of the model with them.
-
-    `restoration`: the multipliers of the restoration step, as shares of its penalties. `no_feasible_descent`: no step leads nearer
-    to the constraints. `extra_evaluations`: evaluations of the rows that it took to find that out.
-    """
+    """The result of steering: penalties, and the multipliers of the model with them."""
 
     penalty: Float[Array, " rows"]
     multipliers: Float[Array, " rows"]
     restoration: Float[Array, " rows"]
+    """Multipliers of the restoration step, as shares of its penalties."""
     no_feasible_descent: Bool[Array, ""]
+    """Whether no step leads nearer to the constraints."""
     extra_evaluations: Int[Array, ""]
+    """Evaluations of the rows that it took to find that out."""
 
 
 class Face(Protocol):
