@@ -114,9 +114,10 @@ def test_further_bounds_trace_and_compile_nothing(problem, curve):
 
 
 def test_problems_share_programs_only_if_their_rows_are_alike(problem):
-    assert with_bounds(problem, "along", 2.0, np.inf)._cache is problem._cache
-    assert with_bounds(problem, "along", 2.0, 2.0)._cache is not problem._cache
-    assert with_bounds(problem, "along", -np.inf, 2.0)._cache is not problem._cache
+    one = with_bounds(problem, "along", 2.0, np.inf)
+    assert with_bounds(problem, "along", 3.0, np.inf)._cache is one._cache
+    assert with_bounds(problem, "along", 2.0, 2.0)._cache is not one._cache
+    assert with_bounds(problem, "along", -np.inf, 2.0)._cache is not one._cache
 
 
 def solved_from(monkeypatch, problem, **changes):
