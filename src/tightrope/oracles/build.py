@@ -50,11 +50,7 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native", 
 
 
 def _in_training(constraint: Constraint) -> Constraint:
-    """The constraint on its surrogate. The shift moves the bounds, which are arguments of compiled programs."""
-    if constraint.surrogate is None:
-        return constraint
-    low, high = constraint.low - constraint.shift, constraint.high - constraint.shift
-    return replace(constraint, fn=constraint.surrogate, low=low, high=high)
+    return constraint if constraint.surrogate is None else replace(constraint, fn=constraint.surrogate)
 
 
 def _in_evaluation(constraint: Constraint) -> Constraint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -136,17 +136,11 @@ def variant(
 ) -> Problem:
     """The problem with other bounds or data; all variants of one kind share their programs.
 
-    They may differ in numbers alone: in finite bounds, in shifts, and in the values of data of the same shapes.
+    They may differ in numbers alone: in finite bounds, and in the values of data of the same shapes.
     """
     made = Problem(problem.objective, constraints, domain=problem.domain, data=data, smooth=problem.smooth)
     made._cache = cached_on_problem(problem, ("variants", *kind), dict)
     return made
-
-
-def with_shifts(problem: Problem, shifts: Mapping[str, Any]) -> Problem:
-    """The problem with other shifts of its surrogates, by the names of constraints."""
-    constraints = [replace(c, shift=shifts.get(c.name, c.shift)) for c in problem.constraints]
-    return variant(problem, constraints, problem.data, ("shifts",))
 
 
 def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
