@@ -122,10 +122,10 @@ def with_bounds(problem: Problem, name: str, low: float, high: float) -> Problem
     old = problem.constraints[place]
     new = replace(old, low=np.full_like(old.low, low), high=np.full_like(old.high, high))
     constraints = [*problem.constraints[:place], new, *problem.constraints[place + 1 :]]
-    return variant(problem, constraints, problem.data, ("bounds", name, _rows_of(new)))
+    return variant(problem, constraints, problem.data, ("bounds", name, rows_of(new)))
 
 
-def _rows_of(constraint: Constraint) -> bytes:
+def rows_of(constraint: Constraint) -> bytes:
     """Which bounds of a constraint are finite, and which are equal: what decides on the rows."""
     low, high = constraint.low, constraint.high
     return np.stack([np.isfinite(low), np.isfinite(high), low == high]).tobytes()
