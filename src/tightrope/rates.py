@@ -338,7 +338,8 @@ def solve(
         x0: the start.
         method: as for `tightrope.solve`.
         steps: the most steps of each solve.
-        corrections: the most solves after the first; none follow one whose rates make it a success.
+        corrections: the most solves after the first. None follow one whose rates make it a success, or where surrogates, as
+            they are shifted, are equal to rates within the tolerance of the certificate.
         seed: the random seed of every solve.
         record: as for `tightrope.solve`.
         stop: as for `tightrope.solve`.
@@ -372,10 +373,14 @@ def solve(
         warm = run_solve(_on_surrogates(problem, shifts), x0, method, warm_start=warm, **options)
         results.append(_judged(problem, warm, stop or Stop()) if shifts else warm)
         if results[-1].success or len(results) > corrections or not shifts:
-            return min(results, key=_rank)
-        gaps = _gaps(problem, warm.x)
+            break
+        gaps, certificate = _gaps(problem, warm.x), results[-1].certificate
+        errors = {name: np.abs(gaps[name] - shifts[name]) for name in shifts}
+        if all((errors[name] <= certificate.tolerance * certificate.scale[name]).all() for name in shifts):
+            break
         moved = {name: _next_shift(shifts[name], gaps[name], *before.get(name, (0.0, 0.0))) for name in shifts}
         before, shifts = {name: (shifts[name], gaps[name]) for name in shifts}, moved
+    return min(results, key=_rank)
 
 
 def _has_surrogate(constraint: Constraint) -> bool:

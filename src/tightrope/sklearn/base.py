@@ -108,6 +108,7 @@ class Constrained(BaseEstimator):
             corrections=int(corrections),
             seed=seed,
             stop=Stop(violation=self.tol, gap=GAP),
+            record=max(1, self.steps // 10),
             progress=False,
         )
         data.arrays = jax.eval_shape(lambda: data.arrays)  # what the programs know of the data
