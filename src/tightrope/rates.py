@@ -372,7 +372,7 @@ def solve(
     while True:
         warm = run_solve(_on_surrogates(problem, shifts), x0, method, warm_start=warm, **options)
         results.append(_judged(problem, warm, stop or Stop()) if shifts else warm)
-        if results[-1].success or len(results) > corrections or not shifts:
+        if not shifts or results[-1].success or len(results) > corrections:
             break
         gaps, certificate = _gaps(problem, warm.x), results[-1].certificate
         errors = {name: np.abs(gaps[name] - shifts[name]) for name in shifts}

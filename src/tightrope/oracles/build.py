@@ -15,7 +15,7 @@ from ..problems.constraints import Constraint
 from ..problems.data import Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
-from ..problems.tracing import takes_key
+from ..problems.tracing import takes_key, with_arguments_of
 from .oracle import Oracle, Term
 from .rows import Form, rows_in_form
 
@@ -62,8 +62,8 @@ def _in_evaluation(constraint: Constraint) -> Constraint:
 def _with_derivative_of(surrogate: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     """The value of fn, exactly, and the derivative of the surrogate."""
 
-    def value(*args: Any) -> Any:
-        smooth = surrogate(*args)
-        return smooth - jax.lax.stop_gradient(smooth) + jax.lax.stop_gradient(fn(*args))
+    def value(x: Any, *batch: Any, **given: Any) -> Any:
+        smooth, exact = (each(x, *batch, **given) for each in (surrogate, fn))
+        return smooth - jax.lax.stop_gradient(smooth) + jax.lax.stop_gradient(exact)
 
-    return value
+    return with_arguments_of(fn, value)
