@@ -363,11 +363,12 @@ def test_a_margin_may_take_a_key_and_the_model_state():
     def margin(params, batch, state, key=None):
         return batch - params - state
 
+    def objective(params, state):
+        return params**2, state
+
     values = np.random.default_rng(0).normal(size=500).astype("float32")
     data = tr.Dataset(values, batch_size=50)
-    problem = tr.Problem(
-        lambda params: params**2, tr.chance_at_most(margin, 0.1, data=data, smoothing=0.5, name="late")
-    )
+    problem = tr.Problem(objective, tr.chance_at_most(margin, 0.1, data=data, smoothing=0.5, name="late"))
     x = tr.WithState(jnp.asarray(0.25), jnp.asarray(0.5))
     found = tr.certify(problem, x).violation["late"].value
     assert found == pytest.approx(np.mean(values > 0.75) - 0.1, abs=1e-6)
