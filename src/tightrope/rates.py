@@ -25,13 +25,16 @@ from jaxtyping import Array, Float, PyTree
 
 from .arguments import check_callable, check_type
 from .certificates.evaluation import evaluation_data
-from .certificates.judging import passed_in_full
+from .certificates.judging import certify, passed_in_full
+from .methods.base import Method
 from .oracles.build import oracle_for
 from .problems.compiling import Program
 from .problems.constraints import Constraint, at_least, at_most, between
 from .problems.data import Dataset, Source, batch_shape, check_source
 from .problems.parameters import Parameters
-from .problems.problem import Problem, cached_on_problem, with_shifts
+from .problems.problem import Problem, cached_on_problem, variant
+from .runs.fitting import check_problem
+from .runs.options import Record, Stop, missing
 from .runs.result import Result
 from .runs.solving import solve as run_solve
 
@@ -312,23 +315,40 @@ def _check(owner: str, score: Any, group: Any, data: Any, *members: str) -> int:
 # ---------------------------------------------------------------------- from surrogates to rates
 
 
-def solve(problem: Problem, x0: PyTree[Any], *, steps: int, corrections: int = 3, **options: Any) -> Result:
-    """`tightrope.solve` for rates: solve, shift the surrogates so that they are equal to the rates there, and solve again.
+def solve(
+    problem: Problem,
+    x0: PyTree[Any],
+    method: Method | type[Method] | str | None = None,
+    *,
+    steps: int,
+    corrections: int = 3,
+    seed: int = 0,
+    record: int | Record | None = None,
+    stop: Stop | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """`tightrope.solve` for rates: solve for the surrogates, shift them so that they are equal to the rates there, and again.
 
     A bound on the surrogate is not the bound on the rate. Where a solve ends, the two differ by some gap; the next one starts
-    from there, on a surrogate that is shifted by this gap. After one or two corrections the answer is at the bound of the
-    rate itself. Nothing is compiled again: a shift moves the bounds that the steps see, and those are arguments of the program.
+    from there, with bounds on the surrogate that are moved by this gap. After one or two corrections the answer is at the bound
+    of the rate itself. Every solve is one of a smooth problem, and nothing is compiled again: bounds are arguments of programs.
 
     Args:
         problem: a problem with constraints of this module.
         x0: the start.
+        method: as for `tightrope.solve`.
         steps: the most steps of each solve.
-        corrections: the most solves after the first; none follow one that is a success.
-        options: those of `tightrope.solve`, apart from `callback` and `checkpoint`.
+        corrections: the most solves after the first. None follow one whose rates make it a success, or where surrogates, as
+            they are shifted, are equal to rates within the tolerance of the certificate.
+        seed: the random seed of every solve.
+        record: as for `tightrope.solve`.
+        stop: as for `tightrope.solve`.
+        progress: as for `tightrope.solve`.
 
     Returns:
         The result of one of the solves: of those whose rates meet the bounds, the one with the least objective; otherwise the
-        least violated one.
+        least violated one. Its certificate, and all that comes from it, is of the rates. Its steps, its time and its history
+        are of this one solve, on surrogates.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, tightrope as tr
@@ -345,26 +365,57 @@ def solve(problem: Problem, x0: PyTree[Any], *, steps: int, corrections: int = 3
         >>> bool(abs(selected[sex == 1].mean() - selected[sex == 0].mean()) < 0.101)
         True
     """
-    last: dict[str, Any] = {}
-
-    def keep(record: dict[str, Any]) -> None:
-        last["x"] = record["x"]  # the answer of a solve may be another point, whose rates happen to be better
-
-    results = [run_solve(with_shifts(problem, {}), x0, steps=steps, callback=keep, **options)]
-    names = [c.name for c in problem.constraints if c.surrogate is not None]
-    shifts, before = {name: np.zeros(1) for name in names}, {}
-    while len(results) <= corrections and not results[-1].success and names:
-        gaps, here = _gaps(problem, last["x"]), shifts
-        shifts = {
-            name: _next_shift(here[name], gaps[name], *before.get(name, (here[name], here[name]))) for name in names
-        }
-        before = {name: (here[name], gaps[name]) for name in names}
-        options["warm_start"] = replace(results[-1], x=last["x"])
-        results.append(run_solve(with_shifts(problem, shifts), x0, steps=steps, callback=keep, **options))
+    check_problem("solve", problem)
+    shifts: dict[str, Any] = {c.name: 0.0 for c in problem.constraints if _has_surrogate(c)}
+    options = {"steps": steps, "seed": seed, "record": record, "stop": stop, "progress": progress}
+    before, results, warm = {}, [], None
+    while True:
+        warm = run_solve(_on_surrogates(problem, shifts), x0, method, warm_start=warm, **options)
+        results.append(_judged(problem, warm, stop or Stop()) if shifts else warm)
+        if not shifts or results[-1].success or len(results) > corrections:
+            break
+        gaps, certificate = _gaps(problem, warm.x), results[-1].certificate
+        errors = {name: np.abs(gaps[name] - shifts[name]) for name in shifts}
+        if all((errors[name] <= certificate.tolerance * certificate.scale[name]).all() for name in shifts):
+            break
+        moved = {name: _next_shift(shifts[name], gaps[name], *before.get(name, (0.0, 0.0))) for name in shifts}
+        before, shifts = {name: (shifts[name], gaps[name]) for name in shifts}, moved
     return min(results, key=_rank)
 
 
-def _next_shift(shift: np.ndarray, gap: np.ndarray, shift_before: np.ndarray, gap_before: np.ndarray) -> np.ndarray:
+def _has_surrogate(constraint: Constraint) -> bool:
+    """Whether it is on a surrogate that is known; one with an auxiliary number waits for the point where it is known."""
+    return constraint.surrogate is not None and constraint._auxiliary is None
+
+
+def _on_surrogates(problem: Problem, shifts: dict[str, Any]) -> Problem:
+    """The problem with bounds on surrogates plus shifts, by the names of the constraints."""
+
+    def smooth(c: Constraint) -> Constraint:
+        if not _has_surrogate(c):
+            return c
+        return replace(c, fn=c.surrogate, surrogate=None, low=c.low - shifts[c.name], high=c.high - shifts[c.name])
+
+    return variant(problem, list(map(smooth, problem.constraints)), problem.data, ("surrogates",))
+
+
+def _judged(problem: Problem, result: Result, stop: Stop) -> Result:
+    """The result of a solve on surrogates, with a certificate of the rates."""
+    certificate = certify(problem, result.x, tolerance=stop.violation, seed=result.seed)
+    lacking = missing(stop, certificate)
+    return replace(
+        result,
+        objective=certificate.objective.value,
+        violation=certificate.largest_violation.value,
+        stationarity=certificate.stationarity.value,
+        multipliers=certificate.multipliers,
+        success=not lacking,
+        message="".join([result.message, *(f" Of the rates, {each}." for each in lacking)]),
+        certificate=certificate,
+    )
+
+
+def _next_shift(shift: Any, gap: np.ndarray, shift_before: Any, gap_before: Any) -> np.ndarray:
     """A shift that is nearer to the gap it leads to: the gap that the last one led to, or by a secant if that went too far.
 
     Rates of few examples jump, and shifts to the last gap alone would go back and forth.
@@ -394,6 +445,6 @@ def _gaps(problem: Problem, x: PyTree[Any]) -> dict[str, np.ndarray]:
         rates, soft = (jax.tree.unflatten(structure, leaves).raw(x, sample) for structure in structures)
         return rates - soft
 
-    program = cached_on_problem(problem, ("surrogates", parameters.key), lambda: Program(difference, "little"))
+    program = cached_on_problem(problem, ("gaps", parameters.key), lambda: Program(difference, "little"))
     found = np.asarray(program(oracle.leaves(), parameters.start, sample), float)
     return {name: found[part] for name, part in oracle.slices().items()}

@@ -357,3 +357,18 @@ def test_arguments_that_make_no_sense_are_refused(make, message):
 def test_functions_that_give_no_estimate_at_the_start_are_refused(constraint, x0, message):
     with pytest.raises(ValueError, match=message):
         tr.Stepper(tr.Problem(lambda x: x**2, constraint), jnp.array(x0), steps=10)
+
+
+def test_a_margin_may_take_a_key_and_the_model_state():
+    def margin(params, batch, state, key=None):
+        return batch - params - state
+
+    def objective(params, state):
+        return params**2, state
+
+    values = np.random.default_rng(0).normal(size=500).astype("float32")
+    data = tr.Dataset(values, batch_size=50)
+    problem = tr.Problem(objective, tr.chance_at_most(margin, 0.1, data=data, smoothing=0.5, name="late"))
+    x = tr.WithState(jnp.asarray(0.25), jnp.asarray(0.5))
+    found = tr.certify(problem, x).violation["late"].value
+    assert found == pytest.approx(np.mean(values > 0.75) - 0.1, abs=1e-6)

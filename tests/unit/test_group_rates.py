@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,6 @@ import tightrope as tr
 from tightrope import rates
 from tightrope.oracles.build import oracle_for
 from tightrope.problems.parameters import Parameters
-from tightrope.problems.problem import with_shifts
 from tightrope.runs.fingerprint import fingerprint
 from tightrope.runs.fitting import fit
 from tightrope.runs.options import Record
@@ -120,23 +121,18 @@ def test_steps_see_the_surrogate_and_derivatives_are_its_own(oracles):
     assert np.abs(true.raw(x, everything) - smooth.raw(x, everything)).max() > 0.01
 
 
-def test_a_shift_moves_the_bounds_of_the_steps_and_nothing_that_is_certified(problem):
-    shift = np.array([0.1, -0.2, 0.3])
-    shifted, parameters = with_shifts(problem, {"demographic_parity": shift}), Parameters(jnp.asarray(W))
-    for training, moved in ((True, shift), (False, 0.0)):
-        before, after = (oracle_for(p, parameters, "ranges", training=training).rows for p in (problem, shifted))
-        np.testing.assert_allclose(after.high[:3], before.high[:3] - moved, atol=1e-7)
-        np.testing.assert_allclose(after.low[:3], before.low[:3] - moved, atol=1e-7)
-        np.testing.assert_array_equal(after.high[3:], before.high[3:])
+def test_a_checkpoint_knows_the_surrogate(problem):
+    other = replace(problem.constraints[0], surrogate=lambda w, batch: jnp.tanh(problem.constraints[0].fn(w, batch)))
+    problems = problem, tr.Problem(loss, [other, *problem.constraints[1:]], data=DATA)
+    one, another = (fingerprint(fit("solve", p, jnp.zeros(3), None, 5), Record(5), 0) for p in problems)
+    assert [part for part in one if one[part] != another[part]] == [
+        "the surrogate of the constraint 'demographic_parity'"
+    ]
 
 
-def test_a_checkpoint_knows_the_surrogate_and_its_shift(problem):
-    shifted = with_shifts(problem, {"precision": 0.1})
-    one, other = (fingerprint(fit("solve", p, jnp.zeros(3), None, 5), Record(5), 0) for p in (problem, shifted))
-    assert [part for part in one if one[part] != other[part]] == ["the surrogate of the constraint 'precision'"]
-
-
-def test_a_solve_ends_at_the_bound_of_the_rate_and_not_of_its_surrogate():
+@pytest.fixture(scope="module")
+def solved():
+    """A problem of 2000 examples, its features and groups, and what `rates.solve` and its solves gave."""
     rng = np.random.default_rng(1)
     group = rng.integers(0, 2, 2000)
     x = rng.normal(size=(2000, 3)).astype(np.float32)
@@ -144,16 +140,47 @@ def test_a_solve_ends_at_the_bound_of_the_rate_and_not_of_its_surrogate():
     y = np.where(x.sum(axis=1) + rng.normal(size=2000) > 0.5, 1.0, -1.0)
     data = tr.Dataset({"x": x, "y": y, "group": rates.groups(group)}, batch_size=64)
     problem = tr.Problem(loss, rates.demographic_parity(score, "group", data, bound=0.1), data=data)
-    once = tr.solve(problem, jnp.zeros(3), steps=150)
-    result = rates.solve(problem, jnp.zeros(3), steps=150)
+    solves = []
 
+    def solve(*args, **options):
+        solves.append(tr.solve(*args, **options))
+        return solves[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rates, "run_solve", solve)
+        result = rates.solve(problem, jnp.zeros(3), steps=150)
+    return SimpleNamespace(problem=problem, x=x, group=group, result=result, solves=solves)
+
+
+def test_a_solve_ends_at_the_bound_of_the_rate_and_not_of_its_surrogate(solved):
     def difference(w):
-        selected = x @ np.asarray(w) > 0
-        return abs(selected[group == 0].mean() - selected[group == 1].mean())
+        selected = solved.x @ np.asarray(w) > 0
+        return abs(selected[solved.group == 0].mean() - selected[solved.group == 1].mean())
 
-    assert abs(difference(once.x) - 0.1) > 5e-3
-    assert abs(difference(result.x) - 0.1) < 2e-3
-    assert result.violation == pytest.approx(max(difference(result.x) - 0.1, 0.0), abs=1e-6)
+    assert abs(difference(solved.solves[0].x) - 0.1) > 5e-3
+    assert abs(difference(solved.result.x) - 0.1) < 2e-3
+    assert solved.result.violation == pytest.approx(max(difference(solved.result.x) - 0.1, 0.0), abs=1e-6)
+
+
+def test_what_is_certified_in_the_end_are_the_rates(solved):
+    assert solved.result.certificate == tr.certify(solved.problem, solved.result.x)
+    assert solved.result.success
+    assert solved.result.history.records > 0
+
+
+def test_solves_on_surrogates_end_at_rest_and_corrections_compile_nothing(solved):
+    first, *later = solved.solves
+    assert 1 <= len(later) <= 3
+    assert all(result.status == "converged" and result.steps < 150 for result in solved.solves)
+    assert all(result.compile_seconds < 0.02 * first.compile_seconds for result in later)
+
+
+def test_without_surrogates_there_is_one_solve(monkeypatch):
+    problem = tr.Problem(lambda w: jnp.sum(w**2), tr.at_least(jnp.sum, 1.0))
+    answer = SimpleNamespace(certificate=SimpleNamespace(verdict="feasible"), objective=0.0)
+    answer.certificate.relative_violation = {}
+    monkeypatch.setattr(rates, "run_solve", lambda *_, **__: answer)
+    assert rates.solve(problem, jnp.zeros(2), steps=5) is answer
 
 
 @given(st.data())

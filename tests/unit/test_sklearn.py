@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from functools import partial
 from types import SimpleNamespace
@@ -81,6 +82,14 @@ def test_a_second_fit_of_the_same_shape_compiles_nothing(fitted, compiled):
     assert compiled == []
 
 
+def test_fits_keep_no_data_but_their_shapes(fitted):
+    X, y, group = people(examples=401)
+    before = {id(array) for array in jax.live_arrays()}
+    classifier(None, steps=5).fit(X, y, sensitive_features=group)
+    gc.collect()
+    assert not [a for a in jax.live_arrays() if a.size >= X.size and id(a) not in before]
+
+
 @pytest.mark.full
 def test_recall_is_maximized_at_a_given_precision():
     X, y, _ = people()
@@ -106,6 +115,7 @@ def test_constraints_may_be_functions_and_lists():
     assert all(0.29 <= selected[group == g].mean() <= 0.36 for g in "ab")
 
 
+@pytest.mark.full
 def test_constraints_that_cannot_be_met_are_warned_of():
     X, y, group = people()
     with pytest.warns(ConvergenceWarning, match="constraints are not met"):
@@ -146,6 +156,7 @@ def test_units_of_the_features_do_not_matter(fitted):
     assert np.mean(scaled.predict(X * [1.0, 1e3, 1e-3] + 5.0) == fitted.predict(X)) > 0.98
 
 
+@pytest.mark.full
 def test_it_is_cloned_searched_over_and_part_of_a_pipeline():
     X, y, group = people(800)
     pipeline = make_pipeline(StandardScaler(), clone(classifier()))
@@ -184,6 +195,7 @@ def test_it_can_be_pickled(fitted):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))
 
 
+@pytest.mark.full
 def test_three_classes_are_those_of_multinomial_regression():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))

@@ -15,7 +15,7 @@ from ..problems.constraints import Constraint
 from ..problems.data import Source
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
-from ..problems.tracing import takes_key
+from ..problems.tracing import takes_key, with_arguments_of
 from .oracle import Oracle, Term
 from .rows import Form, rows_in_form
 
@@ -50,11 +50,7 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native", 
 
 
 def _in_training(constraint: Constraint) -> Constraint:
-    """The constraint on its surrogate. The shift moves the bounds, which are arguments of compiled programs."""
-    if constraint.surrogate is None:
-        return constraint
-    low, high = constraint.low - constraint.shift, constraint.high - constraint.shift
-    return replace(constraint, fn=constraint.surrogate, low=low, high=high)
+    return constraint if constraint.surrogate is None else replace(constraint, fn=constraint.surrogate)
 
 
 def _in_evaluation(constraint: Constraint) -> Constraint:
@@ -66,8 +62,8 @@ def _in_evaluation(constraint: Constraint) -> Constraint:
 def _with_derivative_of(surrogate: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     """The value of fn, exactly, and the derivative of the surrogate."""
 
-    def value(*args: Any) -> Any:
-        smooth = surrogate(*args)
-        return smooth - jax.lax.stop_gradient(smooth) + jax.lax.stop_gradient(fn(*args))
+    def value(x: Any, *batch: Any, **given: Any) -> Any:
+        smooth, exact = (each(x, *batch, **given) for each in (surrogate, fn))
+        return smooth - jax.lax.stop_gradient(smooth) + jax.lax.stop_gradient(exact)
 
-    return value
+    return with_arguments_of(fn, value)

@@ -54,7 +54,6 @@ class Constraint:
         scale: the unit of its tolerance, one number or one per entry of `fn`; None: estimated at the answer.
         surrogate: a smooth function in place of `fn` in the steps of methods and in every derivative, for an `fn` whose own
             derivative says nothing (see `tightrope.rates`); None: `fn` itself.
-        shift: added to the surrogate in the steps, one number or one per entry.
     """
 
     kind: str
@@ -67,7 +66,6 @@ class Constraint:
     sample_range: tuple[np.ndarray, np.ndarray] | None = None
     scale: np.ndarray | None = None
     surrogate: Callable[..., Any] | None = None
-    shift: Any = 0.0
     _named_by_user: bool = field(default=False, repr=False)
     _auxiliary: Auxiliary | None = field(default=None, repr=False)
     _denominator: Callable[..., Any] | None = field(default=None, repr=False)

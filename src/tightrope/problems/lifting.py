@@ -14,7 +14,6 @@ A number that is not trained, such as the width of a smoothed indicator, is esti
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -34,7 +33,7 @@ from .model_state import WithState, call
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
 from .stream import Reader, Stream
-from .tracing import arguments_of
+from .tracing import with_arguments_of
 
 PIECE, PIECES = 1024, 64
 """Examples evaluated at once, and the number of such pieces that are drawn from data that are not passed over in full."""
@@ -148,23 +147,14 @@ def _on_params(fn: Callable[..., Any], place: int | None = None) -> Callable[...
         more = {} if place is None else {"auxiliary": x.thresholds[place]}
         return fn(x.params, *batch, **given, **more)
 
-    return _like(on_params, fn)
+    return with_arguments_of(fn, on_params)
 
 
 def _with_constant(fn: Callable[..., Any], auxiliary: float) -> Callable[..., Any]:
     def with_constant(params: Any, *batch: Any, **given: Any) -> Any:
         return fn(params, *batch, auxiliary=auxiliary, **given)
 
-    return _like(with_constant, fn)
-
-
-def _like(wrapper: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The wrapper with the name and the arguments of a function, which say whether it takes a key or the model state."""
-    wrapper.__name__ = getattr(fn, "__name__", wrapper.__name__)
-    arguments = arguments_of(fn)
-    if arguments:
-        wrapper.__signature__ = inspect.Signature(list(arguments.values()))
-    return wrapper
+    return with_arguments_of(fn, with_constant)
 
 
 # ---------------------------------------------------------------------- values on single examples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -126,10 +126,10 @@ def with_bounds(problem: Problem, name: str, low: float, high: float) -> Problem
     old = problem.constraints[place]
     new = replace(old, low=np.full_like(old.low, low), high=np.full_like(old.high, high))
     constraints = [*problem.constraints[:place], new, *problem.constraints[place + 1 :]]
-    return variant(problem, constraints, problem.data, ("bounds", name, _rows_of(new)))
+    return variant(problem, constraints, problem.data, ("bounds", name, rows_of(new)))
 
 
-def _rows_of(constraint: Constraint) -> bytes:
+def rows_of(constraint: Constraint) -> bytes:
     """Which bounds of a constraint are finite, and which are equal: what decides on the rows."""
     low, high = constraint.low, constraint.high
     return np.stack([np.isfinite(low), np.isfinite(high), low == high]).tobytes()
@@ -140,17 +140,11 @@ def variant(
 ) -> Problem:
     """The problem with other bounds or data; all variants of one kind share their programs.
 
-    They may differ in numbers alone: in finite bounds, in shifts, and in the values of data of the same shapes.
+    They may differ in numbers alone: in finite bounds, and in the values of data of the same shapes.
     """
     made = Problem(problem.objective, constraints, domain=problem.domain, data=data, smooth=problem.smooth)
     made._cache = cached_on_problem(problem, ("variants", *kind), dict)
     return made
-
-
-def with_shifts(problem: Problem, shifts: Mapping[str, Any]) -> Problem:
-    """The problem with other shifts of its surrogates, by the names of constraints."""
-    constraints = [replace(c, shift=shifts.get(c.name, c.shift)) for c in problem.constraints]
-    return variant(problem, constraints, problem.data, ("shifts",))
 
 
 def _unique_names(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:

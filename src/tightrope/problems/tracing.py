@@ -32,6 +32,15 @@ def arguments_of(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
+def with_arguments_of(fn: Callable[..., Any], wrapper: Any) -> Callable[..., Any]:
+    """The wrapper with the name and the arguments of a function, which say whether it takes a key or the model state."""
+    wrapper.__name__ = getattr(fn, "__name__", wrapper.__name__)
+    arguments = arguments_of(fn)
+    if arguments:
+        wrapper.__signature__ = inspect.Signature(list(arguments.values()))
+    return wrapper
+
+
 def trace(fn: Callable[..., Any], *args: Any) -> tuple[ClosedJaxpr, Any]:
     """The jaxpr of a function at arguments of these shapes, and the shapes that it returns; fn is called anew each time."""
     return jax.make_jaxpr(lambda *args: fn(*args), return_shape=True)(*args)

@@ -63,8 +63,7 @@ def _functions(problem: Problem, parameters: Parameters) -> dict[str, str]:
         parts[f"the constraint {c.name!r}"] = digest(c.kind, _computes(c.fn, parameters, c.data))
         parts[f"the bounds of the constraint {c.name!r}"] = digest(c.low, c.high)
         if c.surrogate is not None:
-            computes = _computes(c.surrogate, parameters, c.data)
-            parts[f"the surrogate of the constraint {c.name!r}"] = digest(computes, np.asarray(c.shift))
+            parts[f"the surrogate of the constraint {c.name!r}"] = _computes(c.surrogate, parameters, c.data)
     return parts
 
 

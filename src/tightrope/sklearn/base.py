@@ -6,11 +6,13 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import jax
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -20,7 +22,7 @@ from .. import rates
 from ..arguments import did_you_mean, number, positive_int
 from ..problems.constraints import Constraint
 from ..problems.data import Dataset
-from ..problems.problem import Problem
+from ..problems.problem import CacheKey, Problem, rows_of
 from ..runs.options import Stop
 from ..runs.result import Result, load
 from .network import Layers, first_layers, on_raw_features, outputs, weight_squares
@@ -50,7 +52,7 @@ class Constrained(BaseEstimator):
     def _fit(
         self,
         X: np.ndarray,
-        fields: dict[str, Any],
+        fields: list[dict[str, Any]],
         start: np.ndarray,
         functions: tuple[PerExample, PerExample | None, PerExample],
         groups: tuple[Any, Any],
@@ -59,14 +61,13 @@ class Constrained(BaseEstimator):
 
         Args:
             X: the features.
-            fields: what a batch has besides them.
+            fields: what a batch has besides them, for each of the problems that are solved one after the other.
             start: the outputs at the start, the same for every input.
             functions: the objective and the scores of single examples, and their loss, which `group_loss` bounds.
             groups: the sensitive features, and the labels.
         """
         hidden = tuple(positive_int(type(self).__name__, "hidden", units) for units in self.hidden)
         l2 = number(type(self).__name__, "l2", self.l2, low=0.0, closed="[")
-        corrections = number(type(self).__name__, "corrections", self.corrections, low=0.0, closed="[")
         random = check_random_state(self.random_state)
         mean, deviation = X.mean(axis=0), X.std(axis=0)
         deviation = np.where(deviation > np.finfo(np.float32).eps * np.abs(X).max(axis=0), deviation, 1.0)
@@ -74,59 +75,74 @@ class Constrained(BaseEstimator):
             "x": np.asarray((X - mean) / deviation, np.float32),
             "l2": np.full(len(X), l2, np.float32),  # data are arguments of compiled programs, constants are not
             "everyone": rates.groups(np.zeros(len(X)), groups[1]),
-            **fields,
         }
         if groups[0] is not None:
             check_consistent_length(X, groups[0])
             arrays["group"] = rates.groups(groups[0], groups[1])
-        size = min(positive_int(type(self).__name__, "batch_size", self.batch_size), len(X))
-        data = Dataset(arrays, size)
-        objective, score, loss = functions
+        layers, seed = first_layers([X.shape[1], *hidden, len(start)], start, random), int(random.randint(2**31))
+        for more in fields:
+            self.result_ = self._solved(arrays | more, functions, layers, seed)
+            layers = self.result_.x
+        self.certificate_ = self.result_.certificate
+        self._warn_if_unmet()
+        self.weights_ = on_raw_features(layers, mean, deviation)
+        return self
+
+    def _solved(
+        self, arrays: dict[str, Any], functions: tuple[PerExample, PerExample | None, PerExample], x0: Layers, seed: int
+    ) -> Result:
+        """The answer of the problem on these data."""
+        corrections = number(type(self).__name__, "corrections", self.corrections, low=0.0, closed="[")
+        size = min(positive_int(type(self).__name__, "batch_size", self.batch_size), len(arrays["x"]))
+        data, (objective, score, loss) = Dataset(arrays, size), functions
 
         def regularized(layers: Any, batch: Any) -> Any:
             return objective(layers, batch).mean() + 0.5 * batch["l2"].mean() * weight_squares(layers)
 
         problem = Problem(regularized, self._built(data, score, loss), data=data)
-        layers = first_layers([X.shape[1], *hidden, len(start)], start, random)
-        self.result_ = self._solved(problem, layers, int(random.randint(2**31)), int(corrections))
-        self.certificate_ = self.result_.certificate
-        self.weights_ = on_raw_features(self.result_.x, mean, deviation)
-        return self
-
-    def _solved(self, problem: Problem, layers: Layers, seed: int, corrections: int) -> Result:
-        """The answer; a warning if it does not meet the constraints."""
-        best = rates.solve(
+        self._share_programs(problem, functions)
+        result = rates.solve(
             problem,
-            layers,
+            x0,
             steps=self.steps,
-            corrections=corrections,
+            corrections=int(corrections),
             seed=seed,
             stop=Stop(violation=self.tol, gap=GAP),
+            record=max(1, self.steps // 10),
             progress=False,
         )
-        if best.certificate.verdict != "feasible":
-            unmet = [name for name, e in best.certificate.relative_violation.items() if e.low > self.tol]
+        data.arrays = jax.eval_shape(lambda: data.arrays)  # what the programs know of the data
+        return result
+
+    def _warn_if_unmet(self) -> None:
+        if self.certificate_.verdict != "feasible":
+            unmet = [name for name, e in self.certificate_.relative_violation.items() if e.low > self.tol]
             warnings.warn(
                 f"constraints are not met on the training set: {', '.join(unmet)}; take more steps or corrections, or looser "
                 "bounds. certificate_ says by how much",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return best
 
-    def _built(self, data: Dataset, score: PerExample | None, loss: PerExample) -> list[Constraint]:
-        """The constraints of the problem."""
+    def _share_programs(self, problem: Problem, functions: tuple[Any, ...]) -> None:
+        """Share programs with all fits that differ from this one in numbers alone."""
+        given = self._given()
+        if all(isinstance(each, tuple) for each in given):
+            within = tuple(str(each) for each in given if each[0].endswith("precision"))  # the bound is in the function
+            rows = tuple((c.name, rows_of(c)) for c in problem.constraints)
+            leaves, structure = jax.tree.flatten(problem.sources[0].arrays)
+            shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+            problem._cache = _programs(functions, within, rows, structure, shapes, problem.sources[0].batch_size)
+
+    def _given(self) -> list[Any]:
+        """The constraints: a tuple of the name and the bound, if there is one, or a function."""
         given = self.constraints
-        listed = given if isinstance(given, list | tuple) else [] if given is None else [given]
-        found: list[Constraint] = []
-        for each in listed:
-            if isinstance(each, str):
-                found.append(self._named(each, (), data, score, loss))
-            elif isinstance(each, Mapping):
-                found += [self._named(name, (bound,), data, score, loss) for name, bound in each.items()]
-            elif callable(each):
-                made: Any = each(score or loss, "group" if "group" in data.arrays else "everyone", data)
-                found.append(made)
+        found: list[Any] = []
+        for each in given if isinstance(given, list | tuple) else [] if given is None else [given]:
+            if isinstance(each, Mapping):
+                found += each.items()
+            elif isinstance(each, str) or callable(each):
+                found.append((each,) if isinstance(each, str) else each)
             else:
                 raise TypeError(
                     f"{type(self).__name__}: constraints must be a name, a dict of names and bounds, a function "
@@ -134,9 +150,20 @@ class Constrained(BaseEstimator):
                 )
         return found
 
+    def _built(self, data: Dataset, score: PerExample | None, loss: PerExample) -> list[Constraint]:
+        """The constraints of the problem."""
+        group = "group" if "group" in data.arrays else "everyone"
+        return [
+            self._named(*each, data=data, functions=(score, loss))
+            if isinstance(each, tuple)
+            else each(score or loss, group, data)
+            for each in self._given()
+        ]
+
     def _named(
-        self, name: str, bound: tuple[Any, ...], data: Dataset, score: PerExample | None, loss: PerExample
+        self, name: str, *bound: Any, data: Dataset, functions: tuple[PerExample | None, PerExample]
     ) -> Constraint:
+        score, loss = functions
         plain, owner = name.removeprefix(OVERALL), type(self).__name__
         if plain not in self._constraint_names:
             options = ", ".join(self._constraint_names)
@@ -207,6 +234,12 @@ class Constrained(BaseEstimator):
             estimator.result_ = load(Path(folder) / "result.npz")
         estimator.certificate_ = estimator.result_.certificate
         return estimator
+
+
+@lru_cache(maxsize=16)
+def _programs(*kind: Hashable) -> dict[CacheKey, Any]:
+    """The compiled programs of all fits of one kind."""
+    return {}
 
 
 PARITIES = ("demographic_parity", "equal_opportunity", "equalized_odds")

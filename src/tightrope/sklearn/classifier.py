@@ -119,15 +119,16 @@ class ConstrainedClassifier(ClassifierMixin, Constrained):
         if len(self.classes_) < 2:
             raise ValueError(f"ConstrainedClassifier: y has one class, {self.classes_[0]!r}; expected two or more")
         if len(self.classes_) == 2:
-            functions, start = (LOSSES[self.loss], _score, _log_loss), np.log([index.mean() / (1.0 - index.mean())])
-            return self._fit(X, {}, start, functions, (sensitive_features, index))
+            start, everyone = np.log([index.mean() / (1.0 - index.mean())]), np.ones(len(index), np.float32)
+            fields = [{"error": share * everyone} for share in ((0.0, 1.0) if self.loss == "error" else (0.0,))]
+            return self._fit(X, fields, start, (LOSSES[self.loss], _score, _log_loss), (sensitive_features, index))
         if self.constraints is not None or self.loss != "log":
             raise ValueError(
                 "ConstrainedClassifier: constraints, and losses other than 'log', are for two classes, "
                 f"and y has {len(self.classes_)}"
             )
         start = np.log(np.bincount(index) / len(index))
-        fields = {"class": index.astype(np.int32)}
+        fields = [{"class": index.astype(np.int32)}]
         return self._fit(X, fields, start, (_cross_entropy, None, _cross_entropy), (None, None))
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -165,9 +166,11 @@ def _log_loss(layers: Any, batch: Any) -> Any:
     return jax.nn.softplus(score) - batch["everyone"].label * score
 
 
-def _softly_wrong(layers: Any, batch: Any) -> Any:
+def _log_loss_or_error(layers: Any, batch: Any) -> Any:
+    """The logistic loss, or a smooth count of errors where the field `error` is 1; so both losses share their programs."""
     sign = 1.0 - 2.0 * batch["everyone"].label
-    return jax.nn.sigmoid(sign * _score(layers, batch) / rates.TEMPERATURE)
+    wrong = jax.nn.sigmoid(sign * _score(layers, batch) / rates.TEMPERATURE)
+    return (1.0 - batch["error"]) * _log_loss(layers, batch) + batch["error"] * wrong
 
 
 def _missed(layers: Any, batch: Any) -> Any:
@@ -180,5 +183,5 @@ def _cross_entropy(layers: Any, batch: Any) -> Any:
     return jax.nn.logsumexp(scores, axis=1) - own
 
 
-LOSSES = {"log": _log_loss, "error": _softly_wrong, "recall": _missed}
+LOSSES = {"log": _log_loss_or_error, "error": _log_loss_or_error, "recall": _missed}
 """What is minimized, by name: a function of single examples."""

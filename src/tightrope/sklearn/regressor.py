@@ -78,7 +78,7 @@ class ConstrainedRegressor(RegressorMixin, Constrained):
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = np.asarray(y, np.float32)
         functions = (_squared_error, None, _squared_error)
-        return self._fit(X, {"y": y}, y.mean(keepdims=True), functions, (sensitive_features, None))
+        return self._fit(X, [{"y": y}], y.mean(keepdims=True), functions, (sensitive_features, None))
 
     def predict(self, X: Any) -> np.ndarray:
         """The prediction for each example."""
