@@ -56,6 +56,7 @@ def page(outcome: Outcome, figures: Mapping[str, Figure]) -> str:
     return Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8")).substitute(
         title=_escape(experiment.title),
         subtitle=_escape(subtitle),
+        verdict=_verdict(outcome),
         about=_paragraphs(experiment.about),
         claims=_claims(outcome),
         panels="\n".join(map(_part, data)),
@@ -114,6 +115,12 @@ def _td(title: str, content: Any) -> str:
     kind = "no" if text == "no" else "words" if len(text) > 20 else ""
     content = re.sub(r"(?<=\w)\(", "(<wbr>", _escape(text))
     return f'<td role="cell" class="{kind}" data-title="{_escape(title)}">{content}</td>'
+
+
+def _verdict(outcome: Outcome) -> str:
+    """How many claims hold, in one line; nothing if the runs were too short to judge them."""
+    judged = outcome.checks and not outcome.quick
+    return f'<p class="verdict">{_escape(str(tally(outcome.checks)))}</p>' if judged else ""
 
 
 def _claims(outcome: Outcome) -> str:
