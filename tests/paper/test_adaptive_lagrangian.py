@@ -298,7 +298,8 @@ def test_the_last_step_restores_the_rows_on_all_data_and_the_others_count_their_
         late = {0: 2, 8: 3}.get(k % 16, 1)  # one linearization for G, two for C, U and W
         evaluations = 1 if k == 1 else late if k > 64 else 2 + k % 2
         gradients = 1 + (evaluations == 3)  # W needs one more
-        assert tuple(info) == (gradients, evaluations, evaluations, BATCH + 1), k  # an odd batch is drawn one example larger
+        examples = BATCH + 1  # an odd batch is drawn one example larger
+        assert tuple(info) == (gradients, evaluations, evaluations, examples), k
 
 
 def test_the_step_size_is_halved_where_the_objective_is_steep():
