@@ -59,10 +59,11 @@ def any_path(number: int) -> tuple:
     start = np.clip(start, np.where(np.isinf(LOW), 0.0, -INF), np.where(np.isinf(HIGH), 0.0, INF))
     rate = np.full(LENGTH, 10 ** rng.uniform(-4, -1))
     coupling = rng.uniform(-1, M, size=(LENGTH, M))
+    push, progress = rng.normal(size=(2, LENGTH, M)) * rng.choice([0.0, 1.0], size=(2, 1, M))
     return (
         start,
         values,
-        Response(variance, response, coupling, length, rate, share),
+        Response(variance, response, coupling, push, progress, length, rate, share),
         np.int32(rng.choice([60, 600, 10_000])),
     )
 
@@ -108,6 +109,7 @@ def test_multipliers_of_rows_in_other_units_are_those_in_the_inverse_units(numbe
     start, values, seen, steps = any_path(number)
     unit = 10 ** np.array(exponents)
     other = seen._replace(variance=seen.variance * unit**2, response=seen.response * unit**2)
+    other = other._replace(push=seen.push * unit, progress=seen.progress * unit)
     plain = follow(start, values, LOW, HIGH, seen, steps)
     scaled = follow(start / unit, values * unit, LOW * unit, HIGH * unit, other, steps)
     for y, z in ((plain.multipliers, scaled.multipliers), (plain.integral, scaled.integral)):
@@ -121,15 +123,16 @@ def linear_model(start, pull, rate, response, horizon):
     """The last errors and multipliers, and the largest multipliers, of an equation and a ceiling with e⁺ = e − αG(y + b)."""
     rows = rows_between(np.array([0.0, -INF]), np.zeros(2))
     both = lambda number: jnp.full(2, number)
-    seen = Response(jnp.zeros(2), both(response), jnp.ones(2), response * pull**2, rate, jnp.ones(()))
+    zero = jnp.zeros(2)
+    fixed = Response(zero, both(response), jnp.ones(2), zero, zero, response * pull**2, rate, jnp.ones(()))
 
     def one(at, k):
         e, controller = at
         y = controller.multipliers
+        seen = fixed._replace(push=response * jnp.abs(y), progress=response * jnp.sign(y) * (y + pull))
         controller = controller.update(e, rows, seen, k, horizon)
         return (e - rate * response * (y + pull), controller), jnp.abs(y)
 
-    zero = jnp.zeros(2)
     begin = (both(start), Controller(zero, zero, zero, zero))
     (e, controller), sizes = jax.lax.scan(one, begin, jnp.arange(1, 8001, dtype=jnp.int32))
     return e, controller.multipliers, jnp.max(sizes, axis=0)
@@ -145,3 +148,20 @@ def test_on_a_linear_model_errors_vanish_and_multipliers_balance_the_pull(horizo
     assert np.max(np.abs(e).T / reach) < 1e-6
     np.testing.assert_allclose(y, np.stack([-pull, -pull], axis=1), rtol=1e-6)
     assert np.max(largest.T / np.abs(pull)) < 6  # however far a row is from its range
+
+
+def test_an_inequalitys_multiplier_that_nothing_opposes_does_not_grow_and_shrinks_as_before():
+    """A row that stays outside its range, and then inside, with shares of the push unopposed between none and all."""
+    m = 5
+    unopposed = np.array([-1.0, 0.5, 0.75, 1.0, 2.0])
+    values = np.repeat([0.1, -0.1], 30)[:, None] * np.ones(m)
+    each, one = np.ones((60, m)), np.ones(60)
+    seen = Response(0.01 * each, each, each, each, each * unopposed, one, 0.01 * one, one)
+    equation = follow(np.full(m, 5.0), values, np.zeros(m), np.zeros(m), seen, np.int32(600)).integral
+    assert np.ptp(equation, axis=1).max() < 1e-12
+    path = follow(np.full(m, 5.0), values, np.full(m, -INF), np.zeros(m), seen, np.int32(600)).integral
+    grown = np.asarray(path[29] - 5.0)
+    np.testing.assert_allclose(grown / grown[0], [1, 1, 0.5, 0, 0], atol=1e-9)
+    shrunk = np.asarray(path[39] - path[59])
+    assert (shrunk > 0).all()
+    np.testing.assert_allclose(shrunk, shrunk[0], rtol=1e-9)

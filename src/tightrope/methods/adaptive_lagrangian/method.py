@@ -1,7 +1,7 @@
 r"""AdaptiveLagrangian: Adam on the Lagrangian, multipliers by a self-tuned proportional-integral rule, and a restoration.
 
-For networks: a step is one forward and one backward pass on one batch and, every eighth step, one or two more products,
-whatever the number of constraints, and nothing has to be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s
+For networks: a step is one forward and one backward pass on one batch and, every eighth step, a few more products, whatever
+the number of constraints, and nothing has to be tuned. With rows low ≤ h(x) ≤ high, a sample ξ, the horizon T, and s
 the root mean square of each leaf of x0:
 
     g = ∇f(x, ξ) + J(x, ξ)ᵀ y                                  one product with Jᵀ
@@ -15,10 +15,10 @@ the root mean square of each leaf of x0:
 The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. It is measured for all rows by one product: for
 random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so J_i √P z on one half of
 the batch times that on the other is averaged instead, which is unbiased. G is at least 5% of the biased mean, of the row itself
-or, in units of their variances, of all sampled rows on average. With several rows, C is measured by two products, J(P Jᵀw) with
-w_i = sign(y_i)/√G_i, Jᵀ on one half and J on the other. G and C are measured in turn, in each of the steps 2 to 64 and every
-eighth step from then on, with v and P of the step before; so are S = ⟨v, Pv⟩ and ε, which is 1e-6 times the root mean square of
-√ν. They are 0 until then.
+or, in units of their variances, of all sampled rows on average. C, U and W are measured by products J(P Jᵀw) with w_i =
+sign(y_i)/√G_i, J(P Jᵀy) and J(P(∇f + Jᵀy)), gradients on one half and J on the other. G and these are measured in turn, in each
+of the steps 2 to 64 and every eighth step from then on, with v and P of the step before; so are S = ⟨v, Pv⟩ and ε, which is
+1e-6 times the root mean square of √ν. They are 0 until then.
 
 α is halved, at most six times, until a first step, along −s sign(∇f), leaves at least a quarter of the slope along it.
 
@@ -26,7 +26,7 @@ eighth step from then on, with v and P of the step before; so are S = ⟨v, Pv�
 |---|---|---|---|
 | g, v, ν | `gradient`, `first`, `second` | P | `metric` |
 | α, α_k | `step_size`, `rate` | s | `scale` |
-| G, C | `response`, `coupling` | y | `controller.multipliers` |
+| G; C, U, W | `response`, `coupling` | y | `controller.multipliers` |
 | S | `gradient_sq` | ε | `epsilon` |
 
 On a set that does not bound each coordinate separately, P is a multiple of the identity (see GradientDescentAscent).
@@ -62,7 +62,7 @@ FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-6
 MAX_STEP, STEP_OVER_ROOT, WARM_UP, DECAY = 0.1, 7.0, 0.02, 1.25
 """α = min{0.1, 7/√T}; the share of the steps that warm up, and how fast α_k falls afterwards."""
 PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 16, 64, 0.1
-"""G and C are measured in turn in steps 2 to 64, then each every 16th; the least weight of a measurement."""
+"""G and C, U, W are measured in turn in steps 2 to 64, then each every 16th; the least weight of a measurement."""
 MIN_RESPONSE = 0.05
 """The least response, as a share of what the batch alone shows."""
 NOISE_WEIGHT = 0.02
@@ -82,8 +82,8 @@ class State(NamedTuple):
     """Of the rows on a batch."""
     response: Float[Array, "2 rows"]
     """G from products of halves, and from the batch alone."""
-    coupling: Float[Array, " rows"]
-    """C."""
+    coupling: Float[Array, "3 rows"]
+    """C, U and W."""
     epsilon: Float[Array, ""]
     """ε of the metric."""
     gradient_sq: Float[Array, ""]
@@ -130,7 +130,7 @@ class AdaptiveLagrangian(Method):
     )
     reference: ClassVar[str] = "ours, after Kingma, Ba 2015 and Sohrabi et al. 2024 (controllers for multipliers)"
     guarantee: ClassVar[str] = "none for the iteration; rows restored on all data at the end"
-    cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every eighth step 1 or 2 more products; passes over all data at the end"
+    cost: ClassVar[str] = "1 ∇f, 1 h, 1 Jᵀy; every eighth step 1 or 6 more products; passes over all data at the end"
 
     def __check_init__(self) -> None:
         if self.optimizer is not None and not isinstance(self.optimizer, optax.GradientTransformation):
@@ -163,7 +163,7 @@ class AdaptiveLagrangian(Method):
             controller=Controller(rows, multipliers, multipliers, rows),
             variance=rows,
             response=jnp.stack([rows, rows]),
-            coupling=rows,
+            coupling=jnp.stack([rows, rows, rows]),
             epsilon=jnp.zeros((), x.dtype),
             gradient_sq=jnp.zeros((), x.dtype),
             scale=leaf_scales(params),
@@ -184,10 +184,13 @@ class AdaptiveLagrangian(Method):
 
         variance = _mean_after(state.variance, variance_from_halves(value), k, NOISE_WEIGHT)
         variance = jnp.where(_is_sampled(oracle), variance, 0.0)
+        coupling, push, progress = state.coupling
         seen = Response(
             variance,
             _least(state.response, variance),
-            state.coupling,
+            coupling,
+            push,
+            progress,
             state.gradient_sq,
             peak,
             rate / positive_or_one(peak),
@@ -205,7 +208,7 @@ class AdaptiveLagrangian(Method):
             optimizer=optimizer,
         )
         return state, Info(
-            1,
+            1 + (probe == 2),
             1 + probe + cost.constraint_values,
             1 + probe + cost.constraint_jacobians,
             oracle.count_examples("both", sample) + cost.samples,
@@ -301,11 +304,10 @@ def _lagrangian(
 
 
 def _probe(oracle: Oracle, k: Int[Array, ""]) -> Int[Array, ""]:
-    """What is measured in step k: nothing (0), G (1) or C (2); nothing in the first, before which there is no metric."""
+    """What is measured in step k: nothing (0), G (1) or C, U, W (2); nothing in the first, before which there is no metric."""
     early = 1 + k % 2
     late = (k % PROBE_PERIOD == 0) + 2 * (k % PROBE_PERIOD == PROBE_PERIOD // 2)
-    probe = jnp.where(k > FIRST_PROBES, late, jnp.where(k > 1, early, 0))
-    return probe if oracle.rows.raw_size > 1 else jnp.where(probe == 1, 1, 0)
+    return jnp.where(k > FIRST_PROBES, late, jnp.where(k > 1, early, 0))
 
 
 def _measure(oracle: Oracle, state: State, draw: Draw, probe: Int[Array, ""]) -> State:
@@ -344,14 +346,18 @@ def _measure_response(oracle: Oracle, state: State, metric: Float[Array, " n"], 
     return _mean_after(state.response, measured, _count_probes(draw.k), PROBE_WEIGHT)
 
 
-def _measure_coupling(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, " rows"]:
-    """C after one more measurement."""
+def _measure_coupling(oracle: Oracle, state: State, metric: Float[Array, " n"], draw: Draw) -> Float[Array, "3 rows"]:
+    """C, U and W after one more measurement."""
     first, second = parts_of(oracle, draw.samples["step"])
-    size = jnp.sqrt(positive_or_one(_least(state.response, state.variance)))
-    sign = jnp.sign(state.controller.multipliers)
-    _, pullback = oracle.vjp(state.x, first)
-    _, change = oracle.jvp(state.x, metric * pullback(sign / size), second)
-    return _mean_after(state.coupling, sign * change / size, _count_probes(draw.k), PROBE_WEIGHT)
+    multipliers, size = state.controller.multipliers, jnp.sqrt(positive_or_one(_least(state.response, state.variance)))
+    sign, without, once = jnp.sign(multipliers), jnp.zeros(1, size.dtype), jnp.ones(1, size.dtype)
+    weights = [(without, sign / size), (without, multipliers), (once, multipliers)]
+    _, pullback = jax.vjp(lambda point: oracle.value_and_rows(point, first), state.x)
+    (gradients,) = jax.vmap(pullback)(jnp.stack([jnp.concatenate(pair) for pair in weights]))
+    coupled, push, progress = sign * jax.vmap(lambda way: oracle.jvp(state.x, way, second)[1])(metric * gradients)
+    alone = jnp.ones_like(size)
+    measured = jnp.stack([coupled / size if size.size > 1 else alone, push, progress])
+    return _mean_after(state.coupling, measured, _count_probes(draw.k), PROBE_WEIGHT)
 
 
 def _least(response: Float[Array, "2 rows"], variance: Float[Array, " rows"]) -> Float[Array, " rows"]:

@@ -8,7 +8,7 @@ range, and y = λ + K_p e, λ⁺ = λ + K_i e, the error obeys ë + αGK_p ė + 
 
 let it decay and oscillate on the scale of τ steps with a damping ratio of κ/(2√q), whatever the units of the row; the curvature
 of the Lagrangian adds damping, Adam's momentum takes some away. Rows without noise have κ = q = 1. Rows with noise have κ = 0.3
-and q = 2, because K_p lets noise through (κ = 0.6 was slightly worse on noisy networks). Five things are added:
+and q = 2, because K_p lets noise through (κ = 0.6 was slightly worse on noisy networks). Six things are added:
 
 - Rows that push x the same way move each other. With C_i = s_i Σ_j G_ij s_j/√(G_i G_j), s_j the sign of y_j or 0, row i moves
   C_i times as far as by y_i alone: C_i is 1 for orthogonal rows and m for m equal ones. Gains are divided by max{1, C_i}.
@@ -22,6 +22,12 @@ and q = 2, because K_p lets noise through (κ = 0.6 was slightly worse on noisy 
   row which approaches its range on its own lowers y (this is called anti-windup). Both errors are cut at the present limit: a
   limit that changes must not move λ.
 - K_i is proportional to the learning rate α_k of the step, as the response of the rows is.
+- A multiplier holds a row against what moves it out of its range: the objective and other multipliers. All multipliers move
+  row i towards its range at the rate U_i = s_i J_i P Jᵀy, and the step does so at W_i = s_i J_i P(∇f + Jᵀy), which is 0 where
+  they are in balance. With W_i ≥ |U_i| nothing opposes them: if the row is still outside, training is not done, or the noise
+  of the iterates keeps it there. Smaller learning rates remove that; a larger multiplier would only outweigh the objective. So
+  where the λ_i of an inequality grows in size, its growth is multiplied by min{1, 2 max{0, 1 − W_i/|U_i|}}. That of an equation
+  is corrected from both sides.
 
 The rows are filtered by a running mean with the weight max{5/τ, 1/k}; rows without noise are not. σ² is a running mean with
 the weight max{0.02, 1/k}.
@@ -33,6 +39,7 @@ that λ pushes it away from; 0 if λ is 0.
 |---|---|---|---|
 | e, ē | `error`, `limited` | λ, y | `integral`, `multipliers` |
 | σ², G, C | `variance`, `response`, `coupling` | τ | `settling_time` |
+| U, W | `push`, `progress` | min{1, 2 max{…}} | `growth_allowed` |
 | α, α_k/α | `rate`, `rate_share` | S | `gradient_sq` |
 """
 
@@ -66,6 +73,8 @@ class Response(NamedTuple):
         variance: of a row on a batch; 0 for rows without data.
         response: G.
         coupling: C.
+        push: U.
+        progress: W.
         gradient_sq: S.
         rate: α, the largest learning rate of the run.
         rate_share: the learning rate of this step over that.
@@ -74,6 +83,8 @@ class Response(NamedTuple):
     variance: Float[Array, " rows"]
     response: Float[Array, " rows"]
     coupling: Float[Array, " rows"]
+    push: Float[Array, " rows"]
+    progress: Float[Array, " rows"]
     gradient_sq: Float[Array, ""]
     rate: Float[Array, ""]
     rate_share: Float[Array, ""]
@@ -101,11 +112,19 @@ class Controller(NamedTuple):
         gain = reciprocal_or_zero(tau * seen.rate * seen.response * jnp.maximum(seen.coupling, 1.0))
         proportional = gain * jnp.where(seen.variance > 0, PROPORTIONAL, EXACT_PROPORTIONAL)
         growth = gain / tau * jnp.where(seen.variance > 0, INTEGRAL, EXACT_INTEGRAL) * seen.rate_share * limited
+        grows = (growth * self.integral > 0) & (rows.low != rows.high)
+        growth *= jnp.where(grows, growth_allowed(seen), 1.0)
         windup = proportional * jnp.where(k > 1, change_of_cut, 0.0)
         side = jnp.where(self.integral != 0, jnp.sign(self.integral), jnp.sign(error))
         integral = _on_side(self.integral + growth + windup, side, rows)
         multipliers = _on_side(integral + proportional * limited, side, rows)
         return Controller(filtered, integral, multipliers, error)
+
+
+def growth_allowed(seen: Response) -> Float[Array, " rows"]:
+    """How much of its growth a multiplier keeps: all if at least half of the push is opposed, nothing if none of it is."""
+    unopposed = seen.progress * reciprocal_or_zero(jnp.abs(seen.push))
+    return jnp.clip(2.0 * (1.0 - unopposed), 0.0, 1.0)
 
 
 def settling_time(seen: Response, steps: Int[Array, ""]) -> Float[Array, " rows"]:
