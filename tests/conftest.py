@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 from contextlib import nullcontext
@@ -31,9 +32,11 @@ os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark as full the cases of a parametrized test that its mark by_default does not name."""
+    """Mark as full the cases of a parametrized test that its mark by_default does not name; skip what lacks a package."""
     chosen = {}
     for item in items:
+        if item.path.parent.name == "torch" and importlib.util.find_spec("torch") is None:
+            item.add_marker(pytest.mark.skip(reason="the examples of tightrope.torch need PyTorch"))
         if mark := item.get_closest_marker("by_default"):
             patterns = [case for case in mark.args if fnmatchcase(item.callspec.id, case)]
             chosen.setdefault((item.path, item.originalname, mark.args), set()).update(patterns)
@@ -45,16 +48,6 @@ def pytest_collection_modifyitems(config, items):
         for (path, test, cases), matched in chosen.items():
             if unknown := set(cases) - matched:
                 raise pytest.UsageError(f"{path.name}::{test}: by_default names no case by {sorted(unknown)}")
-
-
-OPTIONAL = {"torch": "torch"}
-"""Folders of the package whose examples need a package that the development environment need not have."""
-
-
-def pytest_runtest_setup(item):
-    """Skip the examples of a folder whose package is missing."""
-    if item.path.parent.parent.name == "tightrope" and item.path.parent.name in OPTIONAL:
-        pytest.importorskip(OPTIONAL[item.path.parent.name])
 
 
 SPREAD = ("test_methods.py", "test_known_solutions.py")
