@@ -17,7 +17,13 @@ import tightrope as tr
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES_WITH_CODE = [page for page in PAGES if "```python\n" in page.read_text()]
+SLOW = ("coming-from.md", "constraints.md", "diagnosing.md", "fairness.md")
+"""Pages whose code runs only in the full suite."""
+PAGES_WITH_CODE = [
+    pytest.param(page, marks=pytest.mark.full if page.name in SLOW else ())
+    for page in PAGES
+    if "```python\n" in page.read_text()
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
