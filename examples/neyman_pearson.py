@@ -54,8 +54,8 @@ print(result)
 
 # %% [markdown]
 # AdaptiveLagrangian is what `method=None` chooses for a network on batches. Here the default step is too long: the objective
-# alone drives the network into saturation, where all gradients vanish, before the multiplier has grown. A rate that is
-# minimized is rarely met in practice; with a logistic loss for the objective the default would do.
+# alone drives the network into saturation, where all gradients vanish, before the multiplier has grown. With a logistic loss
+# for the objective, whose gradient does not vanish, the default works.
 #
 # The certificate passed over all data: its numbers are exact for them. The multiplier is the price of the constraint: one
 # more point of detection costs about that many points of false alarms.

@@ -52,7 +52,7 @@ def _draw_cost(axes: Axes, demo: Demo) -> None:
     axes.axvline(BOUND, color="black", linewidth=1.0, linestyle=LINES[0], label="constrained, as on the left")
     axes.set_xlabel("bound of |covariance of group and score|", fontsize=FONT)
     axes.set_ylabel("% of held-out people", fontsize=FONT)
-    axes.set_title("What fairness costs: one program, eleven bounds", fontsize=FONT + 1)
+    axes.set_title(f"What fairness costs: one program, {len(demo.curve.bounds)} bounds", fontsize=FONT + 1)
     axes.legend(fontsize=FONT - 1, frameon=False)
     set_style(axes)
 
