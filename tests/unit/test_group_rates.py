@@ -147,7 +147,7 @@ def solved():
         return solves[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "run_solve", solve)
+        patch.setattr(rates.solving, "run_solve", solve)
         result = rates.solve(problem, jnp.zeros(3), steps=150)
     return SimpleNamespace(problem=problem, x=x, group=group, result=result, solves=solves)
 
@@ -179,7 +179,7 @@ def test_without_surrogates_there_is_one_solve(monkeypatch):
     problem = tr.Problem(lambda w: jnp.sum(w**2), tr.at_least(jnp.sum, 1.0))
     answer = SimpleNamespace(certificate=SimpleNamespace(verdict="feasible"), objective=0.0)
     answer.certificate.relative_violation = {}
-    monkeypatch.setattr(rates, "run_solve", lambda *_, **__: answer)
+    monkeypatch.setattr(rates.solving, "run_solve", lambda *_, **__: answer)
     assert rates.solve(problem, jnp.zeros(2), steps=5) is answer
 
 
