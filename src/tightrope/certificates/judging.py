@@ -10,7 +10,6 @@ intervals hold jointly.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,28 +21,25 @@ from jaxtyping import Array, Float, PyTree
 from ..arguments import check_type, number, positive_int, seed_number
 from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
-from ..oracles.rows import bounds
 from ..problems.data import Dataset, Source, Window, check_source
 from ..problems.lifting import lift
 from ..problems.parameters import Parameters
-from ..problems.problem import Problem, cached_on_problem
-from .certificate import Certificate, Estimate, Kind, Verdict
+from ..problems.problem import Problem
+from .certificate import Certificate, Estimate, Verdict
 from .denominators import warn_of_denominators
+from .estimates import Estimates, as_estimate, from_all_data, from_samples
 from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, evaluation_data, largest_violation
-from .finite_sample import bounded_entries
 from .gap import Curvature
-from .intervals import examples_to_decide, student_width, violation_interval
-from .measurement import BATCH_EXAMPLES, MIN_BATCHES, PROXIMAL_BATCH, Measurements, Plan, measurement_program
+from .intervals import examples_to_decide
+from .measurement import BATCH_EXAMPLES, MIN_BATCHES, PROXIMAL_BATCH, Plan
 from .programs import programs_for
 from .proximal import ProximalSteps, near_stationarity
-from .scales import ConstraintScales, Sizes, objective_scale
+from .scales import ConstraintScales, objective_scale
 
 MAX_FULL_PASS = 2**20
 """Data of at most this many examples is passed over in full."""
 DEFAULT_SAMPLES = 64 * BATCH_EXAMPLES
 """The number of examples drawn from each sampled source by default."""
-MEAN_ROUNDING = 16.0
-"""The relative rounding error of a mean over a batch, in units of eps."""
 
 
 class Options(NamedTuple):
@@ -156,7 +152,7 @@ class _Judged(NamedTuple):
     plan: Plan
     risk: float
     near: ProximalSteps | None
-    estimates: _Estimates
+    estimates: Estimates
 
 
 def _judge(
@@ -175,8 +171,8 @@ def _judge(
         near = near_stationarity(problem, oracle, points[0], key)
     risk = (1.0 - options.confidence) / max(plan.count_estimates(oracle) + (near is not None and near.sampled), 1)
     if exact is not None:
-        return _Judged(options, plan, risk, near, _from_all_data(problem, exact))
-    estimates = _from_samples(problem, oracle, points, plan, (_key(options), risk), strict)
+        return _Judged(options, plan, risk, near, from_all_data(problem, exact))
+    estimates = from_samples(problem, oracle, points, plan, (_key(options), risk), strict)
     return _Judged(options, plan, risk, near, estimates)
 
 
@@ -201,7 +197,7 @@ def _certificate(
         confidence=options.confidence,
         samples=sum(s.size if isinstance(s, Dataset) and passed_in_full(s) else plan.examples for s in oracle.sources),
         more_samples=more,
-        near_stationarity=None if near is None else _estimate(near.kind, *near.interval(risk)),
+        near_stationarity=None if near is None else as_estimate(near.kind, *near.interval(risk)),
         proximal_weight=None if near is None else near.weight,
         scale=_named(oracle, scales),
         relative_violation=relative,
@@ -244,12 +240,12 @@ def _key(options: Options) -> Array:
 
 
 def _by_name(
-    problem: Problem, oracle: Oracle, estimates: _Estimates, scales: Float[np.ndarray, " raw"]
+    problem: Problem, oracle: Oracle, estimates: Estimates, scales: Float[np.ndarray, " raw"]
 ) -> dict[str, Estimate]:
     """The largest violation of each constraint, in units of `scales`."""
     parts = zip(problem.constraints, estimates.kinds, oracle.slices().values(), strict=True)
     return {
-        c.name: _estimate(kind, *(largest_violation(end[part] / scales[part]) for end in estimates.violations))
+        c.name: as_estimate(kind, *(largest_violation(end[part] / scales[part]) for end in estimates.violations))
         for c, kind, part in parts
     }
 
@@ -259,7 +255,7 @@ def _curvatures(
     oracle: Oracle,
     points: Float[np.ndarray, "points n"],
     start: Float[Array, " n"],
-    estimates: list[_Estimates],
+    estimates: list[Estimates],
 ) -> list[Curvature]:
     """The predicted decrease at each point: its residual is known, its curvature is measured on the sample of records."""
     sampled, sample = evaluation_data(oracle)
@@ -268,49 +264,9 @@ def _curvatures(
     return program((sampled.leaves(), sample), start, points, *map(np.stack, known))
 
 
-class _Estimates(NamedTuple):
-    """All numbers of a certificate; those of the constraints have one entry per raw value.
-
-    Attributes:
-        objective: the objective.
-        violations: values, lower ends and upper ends.
-        kinds: the kind of interval of each constraint.
-        excess: the distance of each raw value beyond its bounds, negative if it is within.
-        reach: the half-width of its interval.
-        stationarity: the stationarity.
-        complementarity: the complementarity.
-        multipliers: the multipliers.
-        residual: the vector whose norm is the stationarity.
-        gradient_norm: ‖∇F‖.
-        products: the sum of |λ_i c_i| over all rows.
-        sizes: the sizes from which scales are computed.
-    """
-
-    objective: Estimate
-    violations: tuple[np.ndarray, np.ndarray, np.ndarray]
-    kinds: list[Kind]
-    excess: np.ndarray
-    reach: np.ndarray
-    stationarity: Estimate
-    complementarity: Estimate
-    multipliers: np.ndarray
-    residual: np.ndarray
-    gradient_norm: np.ndarray
-    products: float
-    sizes: Sizes
-
-
 def passed_in_full(source: Source) -> bool:
     """Whether a source is finite and small enough to be passed over in full."""
     return isinstance(source, Dataset) and source.size <= MAX_FULL_PASS
-
-
-def _estimate(kind: Kind, value: Any, low: Any, high: Any) -> Estimate:
-    return Estimate(float(value), float(low), float(high), kind)
-
-
-def _exact(value: Any) -> Estimate:
-    return _estimate("exact", value, value, value)
 
 
 def evaluate_exactly(
@@ -319,95 +275,6 @@ def evaluate_exactly(
     """Evaluate each point on all data, with the program that evaluates records, so that nothing new is compiled."""
     program = programs_for(problem, oracle).evaluate
     return program((oracle.leaves(), oracle.everything()), points, start, CERTIFICATE_PRODUCTS)
-
-
-def _from_all_data(problem: Problem, e: Evaluation) -> _Estimates:
-    return _Estimates(
-        objective=_exact(e.objective),
-        violations=(e.violations,) * 3,
-        kinds=["exact"] * len(problem.constraints),
-        excess=e.violations,
-        reach=np.zeros_like(e.violations),
-        stationarity=_exact(e.stationarity),
-        complementarity=_exact(e.complementarity),
-        multipliers=e.multipliers,
-        residual=e.residual,
-        gradient_norm=e.gradient_norm,
-        products=float(e.products),
-        sizes=e.sizes,
-    )
-
-
-def _from_samples(
-    problem: Problem,
-    oracle: Oracle,
-    points: tuple[Float[Array, " n"], Float[Array, " n"]],
-    plan: Plan,
-    chance: tuple[Array, float],
-    strict: bool,
-) -> _Estimates:
-    """The estimates at the first of `points` (the second is x0); `chance` is a key, and the risk of each interval."""
-    (x, start), (key, risk) = points, chance
-    program = cached_on_problem(
-        problem, ("certify", oracle.parameters.key, plan.exact), lambda: measurement_program(oracle, plan.exact)
-    )
-    m = Measurements(*jax.device_get(program(oracle.leaves(), x, start, key, np.int32(plan.batches))))
-    width, eps = student_width(risk, plan.batches), float(jnp.finfo(x.dtype).eps)
-
-    def around(value: Any, error: Any) -> tuple[Any, Any, Any]:
-        """A value and the ends of its asymptotic interval."""
-        reach = width * np.asarray(error, float) + MEAN_ROUNDING * eps * np.abs(value)
-        return np.asarray(value, float), value - reach, value + reach
-
-    kinds: list[Kind] = ["asymptotic" if plan.is_sampled(term) else "exact" for term in oracle.constraints]
-    sampled = np.repeat([kind != "exact" for kind in kinds], [term.size for term in oracle.constraints])
-    middle, low, high = (np.where(sampled, end, m.raw).astype(float) for end in around(m.raw, m.raw_errors))
-    try:
-        entries, ends = bounded_entries(problem, oracle, x, plan, key, risk, m.raw)
-    except ValueError as error:
-        if strict:
-            raise
-        warnings.warn(f"{error}; intervals of constraints are asymptotic instead", UserWarning, stacklevel=2)
-    else:
-        middle[entries], low[entries], high[entries] = ends
-        slices = oracle.slices().values()
-        kinds = ["bound" if entries[part].any() else kind for kind, part in zip(kinds, slices, strict=True)]
-
-    limits = bounds(problem.constraints, [term.shape for term in oracle.constraints])
-    least, greatest = (np.asarray(end, x.dtype).astype(float) for end in limits)
-    nearest, farthest = violation_interval(low, high, least, greatest)
-    objective = _estimate("asymptotic", *around(m.objective, m.objective_error))
-    return _Estimates(
-        objective=objective if plan.is_sampled(oracle.objective) else _exact(m.objective),
-        violations=(violation_interval(middle, middle, least, greatest)[0], nearest, farthest),
-        kinds=kinds,
-        excess=np.maximum(least - middle, middle - greatest),
-        reach=(high - low) / 2.0,
-        stationarity=_stationarity(oracle, m, width, eps),
-        complementarity=_complementarity(oracle, around(m.products, m.product_errors)),
-        multipliers=np.asarray(oracle.rows.to_raw(jnp.asarray(m.multipliers))),
-        residual=m.residual,
-        gradient_norm=m.gradient_norm,
-        products=float(np.sum(np.abs(m.multipliers * m.rows))),
-        sizes=m.sizes,
-    )
-
-
-def _stationarity(oracle: Oracle, m: Measurements, width: float, eps: float) -> Estimate:
-    """The distance, and an interval that also holds at 0; see the top of `measurement`."""
-    errors = m.raw_errors[np.array(oracle.rows.index, int)]
-    active = ~oracle.equality & (m.rows <= width * errors)
-    length = width * np.hypot(m.gradient_error, np.linalg.norm((m.multipliers * errors)[active]))
-    near_zero = length + width * m.shift_error
-    far_from_zero = width * m.distance_error + length**2 / max(m.stationarity, np.finfo(float).tiny)
-    reach = min(near_zero, far_from_zero) + MEAN_ROUNDING * eps * m.gradient_norm
-    return _estimate("asymptotic", m.stationarity, max(m.stationarity - reach, 0.0), m.stationarity + reach)
-
-
-def _complementarity(oracle: Oracle, ends: tuple[Any, Any, Any]) -> Estimate:
-    if oracle.equality.all():
-        return _exact(0.0)
-    return _estimate("asymptotic", *(largest_violation(end[~oracle.equality]) for end in ends))
 
 
 def by_constraint(problem: Problem, oracle: Oracle, multipliers: Float[np.ndarray, " raw"]) -> dict[str, Any]:
