@@ -102,8 +102,8 @@ def check_start(problem: Problem, parameters: Parameters, data: Data) -> Probe:
             )
         if not at.finite_gradient:
             raise ValueError(
-                f"the gradient of {name} is not finite at {where}, although its value is: {_shown(at.whole)}. The usual cause is "
-                "sqrt, log, a norm or a division at 0, also in the branch of jnp.where that is not taken. Replace the argument "
+                f"the gradient of {name} is not finite at {where}, although its value is: {_shown(at.whole)}. The usual cause "
+                "is sqrt, log, a norm or a division at 0, also in the branch of jnp.where that is not taken. Replace the argument "
                 "there, jnp.sqrt(jnp.where(s > 0, s, 1.0)), add a small constant, jnp.sqrt(s + 1e-12), or start elsewhere"
             )
     shifted = probe(problem, parameters, data, parameters.start, SHIFT)
@@ -124,8 +124,8 @@ def _warn(found: dict[str, Values], stacklevel: int) -> None:
     for name, at in found.items():
         warnings.warn(
             f"{name} is not a mean over the examples of its batch: it is {_shown(at.whole)} on a batch, but the mean over "
-            f"pairs of its examples is {_shown(at.pairs)}. A sum, a ratio of sums or a quantile of a batch is estimated with bias; "
-            "write a mean. For a ratio of means a / b use tightrope.ratio_at_least or ratio_at_most.",
+            f"pairs of its examples is {_shown(at.pairs)}. A sum, a ratio of sums or a quantile of a batch is estimated with "
+            "bias; write a mean. For a ratio of means a / b use tightrope.ratio_at_least or ratio_at_most.",
             UserWarning,
             stacklevel=stacklevel,
         )
