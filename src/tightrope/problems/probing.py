@@ -103,8 +103,9 @@ def check_start(problem: Problem, parameters: Parameters, data: Data) -> Probe:
         if not at.finite_gradient:
             raise ValueError(
                 f"the gradient of {name} is not finite at {where}, although its value is: {_shown(at.whole)}. The usual cause "
-                "is sqrt, log, a norm or a division at 0, also in the branch of jnp.where that is not taken. Replace the argument "
-                "there, jnp.sqrt(jnp.where(s > 0, s, 1.0)), add a small constant, jnp.sqrt(s + 1e-12), or start elsewhere"
+                "is sqrt, log, a norm or a division at 0, also in the branch of jnp.where that is not taken. Replace "
+                "the argument there, jnp.sqrt(jnp.where(s > 0, s, 1.0)), add a small constant, jnp.sqrt(s + 1e-12), or "
+                "start elsewhere"
             )
     shifted = probe(problem, parameters, data, parameters.start, SHIFT)
     _warn(_not_means(problem, parameters, found, shifted), stacklevel=5)
