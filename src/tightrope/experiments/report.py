@@ -142,18 +142,19 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _leaders(outcome: Outcome) -> list[str]:
-    """For each part the curve with the lowest mean objective among the feasible ones, or with the least violation."""
+    """For each part the curves with the lowest mean objective among the feasible ones, or with the least violation."""
     lines = []
     for name, frame in outcome.frames.items():
         if not {"objective", "violation"} <= set(frame):
             continue
         most = FEASIBLE * max(1.0, float(frame.loc[frame["step"] == 0, "violation"].max()))
         ends = {label: (end["objective"][0], end["violation"][0]) for label, end in finals(frame, ENDS).items()}
-        best = min(ends, key=lambda label: (max(ends[label][1] - most, 0.0), ends[label][0]))
-        objective, violation = map(in_words, ends[best])
-        feasible = ends[best][1] <= most
-        why = f"lowest objective with a violation of at most {in_words(most)}" if feasible else "least violation"
-        lines.append(f"{name}: {why}: {best} (objective {objective}, violation {violation})")
+        feasible = {label: objective for label, (objective, violation) in ends.items() if violation <= most}
+        what = f"lowest objective with a violation of at most {in_words(most)}" if feasible else "least violation"
+        numbers = feasible or {label: violation for label, (_, violation) in ends.items()}
+        least = in_words(min(numbers.values()))
+        best = [label for label, number in numbers.items() if in_words(number) == least]
+        lines.append(f"{name}: {what}: {least}, by {' and '.join(best)}")
     return lines
 
 
