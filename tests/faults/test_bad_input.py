@@ -59,6 +59,7 @@ BAD = {
         ValueError,
         ["'each'", "4 numbers", "3 bounds"],
     ),
+    "the class of a set": (lambda: tr.Problem(loss, domain=tr.domains.NonNegative), TypeError, ["write NonNegative("]),
     "NaN in x0": (lambda: solve(x0=X0.at[1].set(jnp.nan)), ValueError, ["x0", "NaN", "finite"]),
     "NaN in data": (
         lambda: tr.Dataset({"x": np.array([1.0, np.nan])}, 1),
@@ -319,6 +320,16 @@ def test_a_functions_own_error_comes_through_with_a_note_where_it_happened():
     with pytest.raises(TypeError) as raised:
         solve(lambda w, b: jnp.mean(b["x"] @ w + "a"))
     assert any("tracing the objective" in note for note in raised.value.__notes__)
+
+
+def test_the_note_has_the_shapes_that_the_function_was_given_and_says_if_it_has_no_data():
+    for call, words in (
+        (lambda: solve(lambda w, b: jnp.mean(b["x"] @ w[:1])), ["x0: f32[4], and a batch: ", "'x': f32["]),
+        (lambda: solve(constraints=tr.at_most(lambda w, b: w[0], 1.0, name="c")), ["x0: f32[4], and no batch"]),
+    ):
+        with pytest.raises(TypeError) as raised:
+            call()
+        assert all(word in raised.value.__notes__[-1] for word in words), raised.value.__notes__
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.vmap, jax.grad])

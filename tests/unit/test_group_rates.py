@@ -222,6 +222,12 @@ def test_bad_groups_are_refused_by_name(call, message):
         call()
 
 
+@pytest.mark.parametrize("name", [name for name in TRUE if name != "group_loss"])
+def test_a_bound_in_percent_is_refused(name):
+    with pytest.raises(ValueError, match=rf"{name}: bound must be ≥ 0 and ≤ 1, got 5"):
+        build(name, 5.0)
+
+
 def _four(made):
     return tr.Dataset({"x": np.zeros((4, 3)), "g": made}, batch_size=2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jaxlib.utils
 import pytest
 
 import tightrope as tr
@@ -29,6 +30,13 @@ def test_programs_are_kept_in_the_folder(tmp_path):
     tr.cache(tmp_path / "programs")
     jax.jit(lambda x: x * 1.2345)(1.0)
     assert list((tmp_path / "programs").iterdir())
+
+
+def test_messages_about_programs_that_are_loaded_are_turned_off(tmp_path, monkeypatch):
+    levels = []
+    monkeypatch.setattr(jaxlib.utils, "absl_set_min_log_level", levels.append)
+    tr.cache(tmp_path)
+    assert levels == [3]
 
 
 def test_a_file_and_a_number_are_refused(tmp_path):

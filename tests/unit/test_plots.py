@@ -49,6 +49,13 @@ def test_axes_are_labeled(solved, tmp_path):
     assert rendered(figure, tmp_path)
 
 
+@pytest.mark.parametrize(("last", "scale"), [(1e-4, "log"), (1e-2, "linear"), (0.0, "linear"), (-1.0, "linear")])
+def test_an_objective_has_a_logarithmic_axis_if_it_is_positive_and_falls_by_a_factor_of_1000(solved, last, scale):
+    columns = dict(solved.history) | {"objective": np.linspace(1.0, last, len(solved.history["step"]))}
+    figure = plots.history(replace(solved, history=tr.History(columns), objective=last))
+    assert figure.axes[0].get_yscale() == scale
+
+
 def test_zeros_are_drawn_at_the_lowest_tick(solved, tmp_path):
     figure = plots.history(like(solved, [1.0, 0.02, 0.0, 0.003, 0.0]))
     axes = figure.axes[1]

@@ -95,6 +95,7 @@ def open_at(browser, file, width=1200):
     for kind in ("browser", "performance"):
         browser.get_log(kind)
     browser.get(file.as_uri())
+    WebDriverWait(browser, 30).until(lambda page: page.find_elements(By.CSS_SELECTOR, ".main-svg"))
 
 
 @pytest.fixture
@@ -269,6 +270,21 @@ def test_the_page_describes_the_tuning_and_the_versions(file):
         assert text_on_page in text
     assert "jax</td>" in text
     assert tr.__version__ in text
+
+
+def test_a_report_has_less_than_two_megabytes(file):
+    assert file.stat().st_size < 2_000_000
+
+
+def test_a_report_without_paper_and_claims_begins_with_the_best_curve(tmp_path):
+    found = outcome(tmp_path)
+    experiment = replace(found.experiment, paper="", about="Compared by `tightrope compare`.")
+    runs = {name: {label: run | {"note": ""} for label, run in part.items()} for name, part in found.runs.items()}
+    text = report.page(replace(found, experiment=experiment, checks=[], runs=runs), {})
+    assert "<p>All runs took " in text
+    assert '<p class="verdict">one: lowest objective with a violation of at most ' in text
+    assert "Compared by <code>tightrope compare</code>." in text
+    assert "source of the settings" not in text  # a column without entries
 
 
 def test_the_page_mentions_grids_of_different_sizes(tmp_path):

@@ -69,6 +69,7 @@ def shown(problem, result):
         "Tradeoff": tr.Tradeoff(NAME, "at_most", np.array([1.0]), [result]),
         "Plan": tr.Plan(result.method, 0.1, math.inf, 10.0, NAME, 0.5, {}, result),
         "Explanation": tr.explain(problem, result.x),
+        "MonitorReport": tr.MonitorReport("undecided", result.certificate.violation, {}, {}, {}, (), 5, 0.0, 0.95),
     }
 
 
@@ -89,6 +90,15 @@ def test_columns_are_aligned_and_a_table_may_have_no_rows():
     text = str(Table("T", [("a", "1.5"), ("long", "2")], ("x", "value")))
     assert text == "T\n  x     value\n  a     1.5\n  long  2"
     assert str(Table("T", [])) == "T"
+
+
+def test_long_texts_go_on_in_their_column_and_short_ones_are_left_as_they_are():
+    lines = str(Table("T", [("a", "word " * 50), ("b", "1   2")], note="note " * 50)).splitlines()
+    assert max(map(len, lines)) <= 2 + 1 + 2 + 100
+    assert lines[1].startswith("  a  word")
+    assert lines[2].startswith("     word")
+    assert "  b  1   2" in lines
+    assert lines[-1].startswith("  note")
 
 
 def test_long_sweeps_are_cut_off(result):

@@ -66,9 +66,9 @@ def test_printing_a_result_explains_it():
     ):
         assert word in text
     assert "multiplier" in text
-    assert result.message in text
+    assert result.message in " ".join(text.split())
     assert result.status in text
-    assert all(len(line) < 160 for line in text.splitlines()[:-1])
+    assert all(len(line) < 160 for line in text.splitlines())
 
 
 def test_a_saved_result_comes_back_as_it_was(tmp_path):
@@ -107,7 +107,7 @@ def test_a_model_needs_like_to_come_back(tmp_path):
 
 def test_a_file_that_is_no_result_is_refused(tmp_path):
     (tmp_path / "r.npz").write_bytes(b"something else")
-    with pytest.raises(ValueError, match="not a result"):
+    with pytest.raises(ValueError, match="it is damaged, or not a file that"):
         tr.load(tmp_path / "r.npz")
     with pytest.raises(FileNotFoundError):
         tr.load(tmp_path / "absent.npz")

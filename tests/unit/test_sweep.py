@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,6 +60,18 @@ def test_the_best_is_feasible_where_any_run_is():
     found = tr.sweep(problem, jnp.zeros(2), grid, steps=2000, seeds=1)
     assert found.best().violation < 1e-2
     assert "2 runs" in repr(found)
+
+
+def test_a_run_is_not_the_best_because_of_a_violation_that_is_worth_more_than_it_gains():
+    problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
+    exact = tr.solve(problem, jnp.zeros(2), steps=100)
+    above = exact.certificate.violation["budget"]._replace(value=1e-3)
+    certificate = exact.certificate._replace(violation={"budget": above}, relative_violation={"budget": above})
+    lower = replace(exact, certificate=certificate, objective=exact.objective - 0.9e-3)  # the multiplier is 1
+    far = replace(lower, certificate=certificate._replace(relative_violation={"budget": above._replace(value=2e-3)}))
+    unknown = replace(exact, objective=math.nan)
+    assert tr.SweepResult([unknown, far, lower, exact]).best() is exact
+    assert tr.SweepResult([far, replace(lower, objective=exact.objective - 1.1e-3)]).best().objective < exact.objective
 
 
 def test_runs_with_different_seeds_are_judged_on_different_samples():

@@ -131,18 +131,24 @@ class Certificate(NamedTuple):
 
 def violation_text(certificate: Certificate, name: str) -> str:
     """A violation, its interval and its ratio to the scale."""
-    return f"{certificate.violation[name]}   relative {certificate.relative_violation[name].value:.2g}"
+    ratio = certificate.relative_violation[name]
+    return f"{certificate.violation[name]}   {_relative_text(ratio.value, ratio.high)}"
 
 
 def stationarity_text(certificate: Certificate) -> str:
     """The stationarity, its interval and its ratio to the scale."""
     found, scale = certificate.stationarity, certificate.gradient_scale
-    return f"{found}   relative {relative(found.value, scale):.2g}"
+    return f"{found}   {_relative_text(relative(found.value, scale), relative(found.high, scale))}"
 
 
 def gap_text(certificate: Certificate) -> str:
     """The gap and its ratio to the scale."""
     return f"about {certificate.gap:.2g}   relative {certificate.relative_gap:.2g}"
+
+
+def _relative_text(value: float, high: float) -> str:
+    """A ratio to a scale, and its upper end, which is what tolerances are compared with."""
+    return f"relative {value:.2g}" + (f", at most {high:.2g}" if high > value else "")
 
 
 def relative(value: float, scale: float) -> float:

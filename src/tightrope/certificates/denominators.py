@@ -34,8 +34,8 @@ def warn_of_denominators(problem: Problem, oracle: Oracle, points: Float[np.ndar
     for name, entries in sampled.slices().items():
         if not (found[entries] > 0.0).all():
             warnings.warn(
-                f"the denominator of the constraint {name!r} is {found[entries]} at the answer, so the ratio is undefined; "
-                "keep it positive: tightrope.at_least(denominator, …)",
+                f"the denominator of the constraint {name!r} is {found[entries].min():.6g} at the answer, so the ratio is "
+                "undefined; keep it positive: tightrope.at_least(denominator, …)",
                 UserWarning,
                 stacklevel=4,
             )

@@ -16,6 +16,7 @@ from ..problems.data import batch_shape, examples_in
 from ..problems.model_state import call
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
+from ..tables import Table
 from .certificate import Estimate, Kind, Verdict
 from .examples import SourceRows, source_rows
 from .intervals import violation_interval
@@ -58,14 +59,20 @@ class MonitorReport(NamedTuple):
     confidence: float
 
     def __str__(self) -> str:
+        return str(self._table())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self._table()._repr_html_()
+
+    def _table(self) -> Table:
         sure = f"with {100 * self.confidence:g}% confidence at all times together"
-        lines = [f"{self.verdict} after {self.examples:,} examples, at tolerance {self.tolerance:.3g}, {sure}"]
-        width = max(map(len, self.violation), default=0)
-        lines += [f"  violation of {name.ljust(width)}  {estimate}" for name, estimate in self.violation.items()]
-        if self.changed:
-            names = " and ".join(self.changed)
-            lines.append(f"  the expectation of {names} has changed since the first example: begin a new Monitor")
-        return "\n".join(lines)
+        title = f"{self.verdict} after {self.examples:,} examples, at tolerance {self.tolerance:.3g}, {sure}"
+        names = " and ".join(self.changed)
+        note = f"the expectation of {names} has changed since the first example: begin a new Monitor" if names else ""
+        rows = [(f"violation of {name}", str(estimate)) for name, estimate in self.violation.items()]
+        return Table(title, rows, note=note)
 
 
 class Monitor:

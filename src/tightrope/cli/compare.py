@@ -103,10 +103,13 @@ def _show(outcome: Outcome, part: Part) -> None:
     from ..experiments.formatting import with_deviation
     from ..experiments.report import finals
 
-    rows = table(f"mean ± sd of {part.seeds} runs" if part.seeds > 1 else "", *COLUMNS)
-    for label, ends in finals(outcome.frames[part.name], COLUMNS).items():
-        rows.add_row(label, *(with_deviation(*ends[column]) for column in COLUMNS))
+    ends = finals(outcome.frames[part.name], COLUMNS)
+    rows = table("", *ends)
+    for column in COLUMNS:
+        rows.add_row(column, *(with_deviation(*end[column]) for end in ends.values()))
     show(rows)
+    if part.seeds > 1:
+        typer.echo(f"  Means and standard deviations of {part.seeds} runs.\n")
     typer.echo(f"The report is {outcome.folder / 'report.html'}")
 
 

@@ -1,13 +1,16 @@
 """The report of an experiment: a single HTML file.
 
-The page loads nothing from elsewhere: Plotly and the numbers are part of it. Its layout and its scripts are in `report.html`.
+The page loads nothing from elsewhere: the numbers and Plotly, compressed, are part of it. Its layout and scripts are in
+`report.html`.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import html
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +38,9 @@ SVG_DASHES = {"-": "none", "--": "6 3", "-.": "6 2 1 2", ":": "2 2"}
 """The same as SVG dash arrays, for the legend."""
 DEFAULT_TICKS = {"values": None, "texts": None}
 """Leaves the ticks to Plotly."""
+ENDS = ("objective", "violation")
+FEASIBLE = 1e-3
+"""A mean final violation counts as feasible up to this times the one at the start, or times 1."""
 SHORT_AXIS = 3
 """A logarithmic axis over at most this many powers of ten also has ticks at 2 and 5."""
 
@@ -52,7 +58,9 @@ def page(outcome: Outcome, figures: Mapping[str, Figure]) -> str:
     data = [_curves(outcome, number, part) for number, part in enumerate(outcome.parts)]
     quick = ["Quick version: too short to judge the claims"] * outcome.quick
     took = f"All runs took {outcome.seconds:,.0f} s, with tuning and compilation"
-    subtitle = ". ".join([capitalized(experiment.paper), *quick, took]) + "."
+    paper = [capitalized(experiment.paper)] * bool(experiment.paper)
+    subtitle = ". ".join([*paper, *quick, took]) + "."
+    plotly = gzip.compress(get_plotlyjs().encode(), mtime=0)
     return Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8")).substitute(
         title=_escape(experiment.title),
         subtitle=_escape(subtitle),
@@ -64,7 +72,8 @@ def page(outcome: Outcome, figures: Mapping[str, Figure]) -> str:
         numbers="\n".join(_numbers(outcome, part) for part in outcome.parts),
         settings="\n".join(_settings(part, outcome.runs[name]) for name, part in outcome.parts.items()),
         versions=_table("Software and hardware", ("name", "version"), list(outcome.versions.items())),
-        plotly=get_plotlyjs(),
+        plotly=base64.b85encode(plotly, pad=True).decode().replace("<", ","),  # no tag in a script
+        plotly_size=len(plotly),
         data=json.dumps(data, allow_nan=False).replace("<", "\\u003c"),
     )
 
@@ -91,8 +100,13 @@ def _escape(text: Any) -> str:
     return html.escape(str(text))
 
 
+def _with_code(text: Any) -> str:
+    """A text for the page, with what is between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _escape(text))
+
+
 def _paragraphs(text: str) -> str:
-    return "\n".join(f"<p>{_escape(' '.join(p.split()))}</p>" for p in text.split("\n\n") if p.strip())
+    return "\n".join(f"<p>{_with_code(' '.join(p.split()))}</p>" for p in text.split("\n\n") if p.strip())
 
 
 def _section(name: str, title: str, content: str) -> str:
@@ -100,7 +114,10 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; narrow screens show its rows as blocks with titled cells, and screen readers still find a table."""
+    """A table without its empty columns; narrow screens show its rows as blocks with titled cells."""
+    rows = [tuple(map(str, row)) for row in rows]
+    kept = [any(column) for column in zip(*rows, strict=True)] or [True] * len(titles)
+    titles, *rows = [list(itertools.compress(line, kept)) for line in (titles, *rows)]
     head = "".join(f'<th role="columnheader" scope="col">{_escape(title)}</th>' for title in titles)
     body = "".join(f'<tr role="row">{"".join(map(_td, titles, row))}</tr>' for row in rows)
     return (
@@ -109,18 +126,36 @@ def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]]) -
     )
 
 
-def _td(title: str, content: Any) -> str:
+def _td(title: str, content: str) -> str:
     """A cell; long words may be broken if there is no room, numbers may not."""
-    text = str(content)
-    kind = "no" if text == "no" else "words" if len(text) > 20 else ""
-    content = re.sub(r"(?<=\w)\(", "(<wbr>", _escape(text))
-    return f'<td role="cell" class="{kind}" data-title="{_escape(title)}">{content}</td>'
+    kind = "no" if content == "no" else "words" if len(content) > 20 else ""
+    text = re.sub(r"(?<=\w)\((?!\))", "(<wbr>", _with_code(content))
+    return f'<td role="cell" class="{kind}" data-title="{_escape(title)}">{text}</td>'
 
 
 def _verdict(outcome: Outcome) -> str:
-    """How many claims hold, in one line; nothing if the runs were too short to judge them."""
-    judged = outcome.checks and not outcome.quick
-    return f'<p class="verdict">{_escape(str(tally(outcome.checks)))}</p>' if judged else ""
+    """How many claims hold, or if there are none which curve ends lowest; nothing if the runs were too short to judge."""
+    if outcome.quick:
+        return ""
+    lines = [str(tally(outcome.checks))] if outcome.checks else _leaders(outcome)
+    return "\n".join(f'<p class="verdict">{_escape(line)}</p>' for line in lines)
+
+
+def _leaders(outcome: Outcome) -> list[str]:
+    """For each part the curves with the lowest mean objective among the feasible ones, or with the least violation."""
+    lines = []
+    for name, frame in outcome.frames.items():
+        if not {"objective", "violation"} <= set(frame):
+            continue
+        most = FEASIBLE * max(1.0, float(frame.loc[frame["step"] == 0, "violation"].max()))
+        ends = {label: (end["objective"][0], end["violation"][0]) for label, end in finals(frame, ENDS).items()}
+        feasible = {label: objective for label, (objective, violation) in ends.items() if violation <= most}
+        what = f"lowest objective with a violation of at most {in_words(most)}" if feasible else "least violation"
+        numbers = feasible or {label: violation for label, (_, violation) in ends.items()}
+        least = in_words(min(numbers.values()))
+        best = [label for label, number in numbers.items() if in_words(number) == least]
+        lines.append(f"{name}: {what}: {least}, by {' and '.join(best)}")
+    return lines
 
 
 def _claims(outcome: Outcome) -> str:

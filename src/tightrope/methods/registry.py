@@ -81,4 +81,5 @@ def by_name(name: str) -> type[Method]:
     for full, cls in methods.items():
         if full.lower() == plain:
             return cls
-    raise ValueError(f"method must be one of {', '.join(methods)}, got {name!r}{did_you_mean(name, methods)}")
+    hint = did_you_mean(name, methods) or "."
+    raise ValueError(f"method must be the name of a method, got {name!r}{hint} There are {', '.join(methods)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +19,9 @@ from .model_state import call, takes_state
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
 from .tracing import changes, takes_key, trace, unjitted
+
+LONGEST = 200
+"""Characters of the shapes of x, or of a batch, in a message."""
 
 
 def check_functions(problem: Problem, parameters: Parameters) -> list[tuple[int, ...]]:
@@ -51,7 +55,8 @@ def _constraint_shape(parameters: Parameters, constraint: Constraint) -> tuple[i
     function.check_traces()
     size = math.prod(shape)
     if constraint.low.size not in (1, size):
-        raise ValueError(f"{name} returns {size} numbers but has {constraint.low.size} bounds; they must match")
+        returned = f"{size} number{'s' * (size != 1)}"
+        raise ValueError(f"{name} returns {returned} but has {constraint.low.size} bounds; they must match")
     ends = constraint.sample_range or ()
     if any(end.size not in (1, size) for end in ends):
         given = [end.size for end in ends]
@@ -116,7 +121,11 @@ class Function:
             has = "no keys" if not self.batch or not isinstance(self.batch[0], dict) else list(self.batch[0])
             raise ValueError(f"{self.name} uses the key {error}, which does not exist; its batch has {has}") from error
         except Exception as error:
-            given = f"the parameters {self._parameters.argument}{' and a batch' if self.batch else ''}"
+            parameters = self._parameters
+            x = parameters.unravel_arrays(parameters.start)
+            shown, batch = (textwrap.shorten(_shapes(tree), LONGEST, placeholder=" …") for tree in (x, self.batch))
+            data = f"a batch: {batch}" if self.batch else "no batch, as it has no data"
+            given = f"the parameters {parameters.argument}: {shown}, and {data}"
             error.add_note(f"Raised while tracing {self.name} with {given}.")
             raise
 
@@ -166,7 +175,8 @@ def _check_state(function: str, name: str, state: Any, given: Any) -> None:
 
 
 def _shapes(tree: Any) -> str:
-    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
+    """A pytree in one line, with the dtype and the shape of each array."""
+    return " ".join(eqx.tree_pformat(tree, struct_as_array=True).split())
 
 
 def _check_returned(function: str, value: Any) -> None:

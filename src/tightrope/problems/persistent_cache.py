@@ -7,8 +7,12 @@ from pathlib import Path
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+from jaxlib import utils
 
 from ..arguments import check_type
+
+FATAL = 3
+"""The level of XLA's messages that are still shown."""
 
 
 def cache(folder: str | os.PathLike[str]) -> None:
@@ -16,7 +20,8 @@ def cache(folder: str | os.PathLike[str]) -> None:
 
     This is JAX's persistent compilation cache, for all programs of the process, however small. Call it before the first
     program is compiled. A program is found again by what it computes, the version of JAX and the kind of device. Folders
-    grow; they may be deleted at any time.
+    grow; they may be deleted at any time. XLA's messages are turned off, except for fatal ones: on CPUs it calls every program
+    that it loads an error (jax issue 38445).
 
     The command line keeps its programs in `~/.cache/tightrope/programs` (below `XDG_CACHE_HOME`, if that is set). The
     environment variable `TIGHTROPE_CACHE` names another folder, or none if it is empty.
@@ -37,6 +42,7 @@ def cache(folder: str | os.PathLike[str]) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()
+    utils.absl_set_min_log_level(FATAL)
 
 
 def use_default_cache() -> None:

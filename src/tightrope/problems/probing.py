@@ -97,12 +97,15 @@ def check_start(problem: Problem, parameters: Parameters, data: Data) -> Probe:
     where = parameters.argument + ("" if found.inside else ", projected into the domain")
     for (name, *_), at in zip(_functions(problem), found.values, strict=True):
         if not np.isfinite(at.whole).all():
-            raise ValueError(f"{name} is {at.whole} at {where}; expected finite numbers: start where it is defined")
+            raise ValueError(
+                f"{name} is {_shown(at.whole)} at {where}; expected finite numbers: start where it is defined"
+            )
         if not at.finite_gradient:
             raise ValueError(
-                f"the gradient of {name} is not finite at {where}, although its value is: {at.whole}. The usual cause is sqrt, "
-                "log, a norm or a division at 0, also in the branch of jnp.where that is not taken. Replace the argument "
-                "there, jnp.sqrt(jnp.where(s > 0, s, 1.0)), add a small constant, jnp.sqrt(s + 1e-12), or start elsewhere"
+                f"the gradient of {name} is not finite at {where}, although its value is: {_shown(at.whole)}. The usual cause "
+                "is sqrt, log, a norm or a division at 0, also in the branch of jnp.where that is not taken. Replace "
+                "the argument there, jnp.sqrt(jnp.where(s > 0, s, 1.0)), add a small constant, jnp.sqrt(s + 1e-12), or "
+                "start elsewhere"
             )
     shifted = probe(problem, parameters, data, parameters.start, SHIFT)
     _warn(_not_means(problem, parameters, found, shifted), stacklevel=5)
@@ -121,12 +124,17 @@ def check_answer(problem: Problem, parameters: Parameters, data: Data, x: Float[
 def _warn(found: dict[str, Values], stacklevel: int) -> None:
     for name, at in found.items():
         warnings.warn(
-            f"{name} is not a mean over the examples of its batch: {at.whole} on a batch, but {at.pairs} as the mean over its "
-            "pairs of examples. A sum, a ratio of sums or a quantile of a batch is estimated with bias; write a mean. "
-            "Of a ratio of sums a / b ≤ c, constrain the mean of a - c * b to be ≤ 0, as tightrope.ratio_at_most does.",
+            f"{name} is not a mean over the examples of its batch: it is {_shown(at.whole)} on a batch, but the mean over "
+            f"pairs of its examples is {_shown(at.pairs)}. A sum, a ratio of sums or a quantile of a batch is estimated with "
+            "bias; write a mean. For a ratio of means a / b use tightrope.ratio_at_least or ratio_at_most.",
             UserWarning,
             stacklevel=stacklevel,
         )
+
+
+def _shown(values: np.ndarray) -> str:
+    """A number, or the first of several."""
+    return f"{values.item():.6g}" if values.size == 1 else np.array2string(values, precision=6, threshold=6)
 
 
 def _not_means(problem: Problem, parameters: Parameters, *probes: Probe) -> dict[str, Values]:

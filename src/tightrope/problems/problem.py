@@ -59,6 +59,8 @@ class Problem:
         constraints = tuple(listed)
         for constraint in constraints:
             check_type("Problem", "constraints", constraint, Constraint, makers)
+        if isinstance(domain, type) and issubclass(domain, Domain):
+            raise TypeError(f"Problem: domain must be a set, not its class: write {domain.__name__}(…)")
         check_type("Problem", "domain", domain, (Domain, type(None)), "one of tightrope.domains")
         check_source("Problem", "data", data)
         check_type("Problem", "smooth", smooth, bool, "True or False")

@@ -118,7 +118,7 @@ def _judged(problem: Problem, result: Result, stop: Stop) -> Result:
         stationarity=certificate.stationarity.value,
         multipliers=certificate.multipliers,
         success=not lacking,
-        message="".join([result.message, *(f" Of the rates, {each}." for each in lacking)]),
+        message="".join([result.message, *(f" For the rates, {each}." for each in lacking)]),
         certificate=certificate,
     )
 

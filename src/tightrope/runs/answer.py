@@ -267,7 +267,9 @@ def explain(ended: Status, found: str | None, steps: int, lacking: list[str], me
     """Why the run ended; `found` is what the method's own test or the history adds to that."""
     hint = ""
     if lacking:
-        hint = f"; not certified: {' and '.join(lacking)}; more steps, a larger batch or looser tolerances in stop= may help"
+        hint = (
+            f"; not certified: {', '.join(lacking)}; more steps, a larger batch or looser tolerances in stop= may help"
+        )
     if found == "infeasible":
         hint = "; the problem is locally infeasible: the violation is stationary there and not zero, so nearby the "
         hint += "constraints cannot be met"

@@ -75,11 +75,12 @@ def missing(stop: Stop, certificate: Certificate) -> list[str]:
         "optimality gap": (certificate.relative_gap, stop.gap),
     }
     largest = max((e.value for e in certificate.relative_violation.values()), default=0.0)
-    parts = (
-        [] if certificate.verdict == "feasible" else [f"it is {certificate.verdict} (relative violation {largest:.2g})"]
-    )
+    verdict = f"the verdict is {certificate.verdict} (relative violation {largest:.2g})"
+    parts = [] if certificate.verdict == "feasible" else [verdict]
     return parts + [
-        f"the {name} {value:.2g} is above {most:g}" for name, (value, most) in found.items() if not value <= most
+        f"the relative {name} is {value:.2g} (above {most:g})"
+        for name, (value, most) in found.items()
+        if not value <= most
     ]
 
 

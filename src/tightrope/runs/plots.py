@@ -21,6 +21,10 @@ TANGENT = 0.12
 """Half the length of a tangent, as a share of the range of the bounds."""
 
 
+LOGARITHMIC = 1e3
+"""The axis of a positive objective is logarithmic if its largest value is at least this times the least."""
+
+
 class Curve(NamedTuple):
     """A column of the history of a run, the value of its answer, and the tolerance that this is judged by; None: none."""
 
@@ -37,8 +41,9 @@ def history(
     """Plot objective, violation and stationarity along one or several runs.
 
     Curves show the iterate; a diamond at the end shows the certified answer. One run has a curve for each constraint, with a
-    dotted line at its tolerance. Violation and stationarity have a logarithmic axis; if there are zeros, as at feasible
-    iterates, its lowest tick reads 0. Values that are not finite are left out, and the legend marks runs that diverged.
+    dotted line at its tolerance. Violation and stationarity have a logarithmic axis, and so has a positive objective that falls
+    by a factor of 1,000; if there are zeros, as at feasible iterates, the lowest tick reads 0. Values that are not finite are
+    left out, and the legend marks runs that diverged.
 
     Args:
         results: a `Result`, or {label: Result}.
@@ -65,7 +70,7 @@ def history(
     axes = _stacked(len(panels)) if axes is None else list(axes)
     place, title = axis(next(iter(several.values())).history, against)
     for (label, drawn), ax in zip(panels.items(), axes, strict=False):
-        _draw(ax, drawn, place, log=label != "objective")
+        _draw(ax, drawn, place, log=label != "objective" or _spans(drawn, LOGARITHMIC))
         ax.set_ylabel(label, fontsize=FONT)
     axes[-1].set_xlabel(title, fontsize=FONT)
     axes[-1].xaxis.set_major_locator(MaxNLocator(5))
@@ -166,6 +171,13 @@ def _panels_of_several(several: Mapping[str, Result]) -> dict[str, list[Curve]]:
         column.label: [Curve(label, run, column.name, getattr(run, column.name)) for label, run in several.items()]
         for column in COLUMNS
     }
+
+
+def _spans(drawn: list[Curve], factor: float) -> bool:
+    """Whether all values are positive and the largest is at least `factor` times the least."""
+    values = np.concatenate([np.append(curve.run.history[curve.column], curve.answer) for curve in drawn])
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0.0 and values.max() >= factor * values.min())
 
 
 def _stacked(count: int) -> list[Axes]:

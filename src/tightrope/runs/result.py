@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -255,11 +256,14 @@ def load(path: str | os.PathLike[str], like: PyTree[Any] = None) -> Result:
         try:
             return _read(file, like)
         except Exception as error:
-            raise ValueError(f"load: {os.fspath(path)} is not a result that can be read: {error}") from error
+            raise ValueError(f"load: {os.fspath(path)} cannot be read: {error}") from error
 
 
 def _read(file: BinaryIO, like: PyTree[Any]) -> Result:
     """The result in an open file."""
+    if not zipfile.is_zipfile(file):
+        raise ValueError("it is damaged, or not a file that Result.save wrote")
+    file.seek(0)
     with np.load(file, allow_pickle=False) as archive:
         written, leaves = str(archive["json"]), [archive[f"x{i}"] for i in range(len(archive.files) - 2)]
         intact = int(archive["checksum"]) == checksum(written, leaves)

@@ -53,8 +53,11 @@ class SweepResult:
     results: list[Result]
 
     def best(self) -> Result:
-        """The lowest objective among the feasible; the least violation where none is."""
-        return min(self.results, key=lambda r: (max(r.violation - r.certificate.tolerance, 0.0), r.objective))
+        """The lowest objective among the runs that are feasible to their tolerance; the least violation where none is.
+
+        Violations within the tolerance count with what they are worth, by the multipliers.
+        """
+        return min(self.results, key=_rank)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a run: method, its settings, seed, and what came out."""
@@ -120,8 +123,20 @@ class SweepResult:
             for label, r in zip(labels(self.results), self.results[:SHOWN], strict=False)
         ]
         more = len(self.results) - len(rows)
-        note = self._best_in_words() + (f"; {more:,} more runs are not shown: see to_pandas()" if more else "")
+        note = self._best_in_words() + (f"; {more:,} more runs: see to_pandas()" if more else "")
         return Table(f"Sweep of {len(self.results):,} runs", rows, header, note)
+
+
+def _rank(result: Result) -> tuple[float, float]:
+    """What `SweepResult.best` compares: the excess over the tolerance, then the objective with what violations are worth."""
+    certificate = result.certificate
+    relative = max((e.value for e in certificate.relative_violation.values()), default=0.0)
+    worth = sum(
+        float(np.max(np.abs(certificate.multipliers[name]), initial=0.0)) * e.value
+        for name, e in certificate.violation.items()
+    )
+    excess, objective = np.nan_to_num([relative - certificate.tolerance, result.objective + worth], nan=np.inf)
+    return max(float(excess), 0.0), float(objective)
 
 
 def sweep(

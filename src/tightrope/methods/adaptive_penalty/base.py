@@ -135,7 +135,7 @@ class SelfTunedPenalty(Method):
 
     def note(self, state: Any) -> str | None:
         rejected = int(state.tuning.rejected)
-        return f"{rejected:,} steps were rejected" if rejected else None
+        return f"{rejected:,} step{'s were' if rejected > 1 else ' was'} rejected" if rejected else None
 
 
 def relax(trial: Trial, outcome: Outcome, accepted: Bool[Array, ""]) -> Float[Array, " rows"]:
