@@ -77,6 +77,7 @@ CASES: dict[str, tuple[Callable[[], tr.Problem], str]] = {
     "GradientDescentAscent on a Dataset": (on_data, "GradientDescentAscent"),
     "TruncatedMomentum on a Sampler": (on_a_sampler, "TruncatedMomentum"),
     "GradientDescentAscent on a Stream": (on_a_stream, "GradientDescentAscent"),
+    "AdaptivePenalty on a Sampler": (on_a_sampler, "AdaptivePenalty"),
 }
 
 # ---- kills -------------------------------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def run_child(case: str, folder: Path, programs: Path, slow: bool) -> None:
     def pause(row: dict[str, Any]) -> None:
         if not (folder / "started").exists():
             (folder / "started").touch()
-        time.sleep(0.005)
+        time.sleep(0.03)
 
     checkpoint = tr.Checkpoint(folder / "run", every=0.0 if slow else 0.2)
     result = tr.solve(make(), X0, method, steps=STEPS, record=RECORD, callback=pause, checkpoint=checkpoint)
@@ -140,31 +141,32 @@ def uninterrupted(case: str, folder: Path, programs: Path) -> tuple[dict[str, np
 
 
 def trial(
-    case: str, folder: Path, programs: Path, slow: bool, seconds: list[float], rng: random.Random
+    case: str, folder: Path, programs: Path, cold: bool, seconds: list[float], rng: random.Random
 ) -> Counter[str]:
     """Kill a run at random moments and resume it, until it ends before it is killed.
 
-    Two of five moments are uniform over the time to the first record, which is mostly compilation; the others are uniform over
-    the time after it.
+    Half of the moments are uniform over the time to the first record, which is mostly compilation; the others are uniform over
+    a third of the time after it, so that a run is killed several times. `cold`: no attempt finds compiled programs.
     """
     folder.mkdir()
-    moments: Counter[str] = Counter()
-    while True:
+    slow, moments = rng.random() < 0.5, Counter[str]()
+    for attempt in range(10**6):
         (folder / "started").unlink(missing_ok=True)
-        child = spawn(case, folder, programs, slow)
-        if rng.random() < 0.4:
+        child = spawn(case, folder, folder / f"programs {attempt}" if cold else programs, slow)
+        if rng.random() < 0.5:
             child.join(rng.uniform(0.0, seconds[0]))
         else:
             while child.exitcode is None and not (folder / "started").exists():
                 time.sleep(0.01)
-            child.join(rng.uniform(0.0, seconds[1]))
+            child.join(rng.uniform(0.0, seconds[1] / 3))
         if child.exitcode is not None:
             assert child.exitcode == 0, f"a resumed run failed in {folder}"
-            return moments
+            break
         child.kill()
         child.join()
         saving = any((folder / "run").glob("*orbax-checkpoint-tmp*"))
         moments["while saving" if saving else "running" if (folder / "started").exists() else "starting"] += 1
+    return moments
 
 
 def kills(options: argparse.Namespace) -> dict[str, Any]:
@@ -178,12 +180,11 @@ def kills(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         for number in range(10**6):
-            case, slow, cold = list(CASES)[number % len(CASES)], number % 2 == 1, number % 15 == 14
+            case, cold = list(CASES)[number % len(CASES)], number % 11 == 5
             if case not in truth:
                 _, *seconds[case, True] = uninterrupted(case, base / f"{case}, cold", base / "programs")
                 truth[case], *seconds[case, False] = uninterrupted(case, base / case, base / "programs")
-            programs = base / f"programs {number}" if cold else base / "programs"
-            killed = trial(case, base / str(number), programs, slow, seconds[case, cold], rng)
+            killed = trial(case, base / str(number), base / "programs", cold, seconds[case, cold], rng)
             same = identical(answer(base / str(number)), truth[case])
             moments, without_cache = moments + killed, without_cache + cold * killed.total()
             for column, more in {"runs": 1, "identical": int(same), "kills": killed.total()}.items():
