@@ -27,6 +27,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -172,26 +173,32 @@ def trial(
 def kills(options: argparse.Namespace) -> dict[str, Any]:
     """Every run that was killed and resumed must equal the uninterrupted one to the bit."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tightrope", "orbax.checkpoint", "__main__"])
-    rng, moments, without_cache = random.Random(options.seed), Counter[str](), 0
-    began = time.monotonic()
+    began, moments, without_cache = time.monotonic(), Counter[str](), 0
     cases = {case: {"runs": 0, "identical": 0, "kills": 0} for case in CASES}
     truth: dict[str, dict[str, np.ndarray]] = {}
     seconds: dict[tuple[str, bool], list[float]] = {}
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
         base = Path(name)
-        for number in range(10**6):
-            case, cold = list(CASES)[number % len(CASES)], number % 11 == 5
-            if case not in truth:
-                _, *seconds[case, True] = uninterrupted(case, base / f"{case}, cold", base / "programs")
-                truth[case], *seconds[case, False] = uninterrupted(case, base / case, base / "programs")
-            killed = trial(case, base / str(number), base / "programs", cold, seconds[case, cold], rng)
-            same = identical(answer(base / str(number)), truth[case])
-            moments, without_cache = moments + killed, without_cache + cold * killed.total()
-            for column, more in {"runs": 1, "identical": int(same), "kills": killed.total()}.items():
-                cases[case][column] += more
-            print(
-                f"{moments.total():4d} kills, {number + 1} runs: {case}, {dict(killed)}, identical: {same}", flush=True
-            )
+
+        def unharmed(case: str) -> None:
+            _, *seconds[case, True] = uninterrupted(case, base / f"{case}, cold", base / "programs")
+            truth[case], *seconds[case, False] = uninterrupted(case, base / case, base / "programs")
+            print(f"{case}: {seconds[case, True]} s without a cache, {seconds[case, False]} s with one", flush=True)
+
+        list(pool.map(unharmed, CASES))
+
+        def one(number: int) -> tuple[str, bool, Counter[str], bool]:
+            case, cold, folder = list(CASES)[number % len(CASES)], number % 11 == 5, base / str(number)
+            rng = random.Random(f"{options.seed}, {number}")
+            killed = trial(case, folder, base / "programs", cold, seconds[case, cold], rng)
+            return case, cold, killed, identical(answer(folder), truth[case])
+
+        for first in range(0, 10**6, 2 * options.jobs):
+            for case, cold, killed, same in pool.map(one, range(first, first + 2 * options.jobs)):
+                moments, without_cache = moments + killed, without_cache + cold * killed.total()
+                for column, more in {"runs": 1, "identical": int(same), "kills": killed.total()}.items():
+                    cases[case][column] += more
+                print(f"{moments.total():4d} kills: {case}, {dict(killed)}, identical: {same}", flush=True)
             if moments.total() >= options.kills or time.monotonic() - began > 60 * options.minutes:
                 break
     runs, equal = (sum(row[column] for row in cases.values()) for column in ("runs", "identical"))
@@ -203,7 +210,7 @@ def kills(options: argparse.Namespace) -> dict[str, Any]:
         "runs": runs,
         "identical": equal,
         "cases": cases,
-        "seconds_uninterrupted": {case: [round(s, 1) for s in seconds[case, False]] for case in truth},
+        "seconds_uninterrupted": {case: [round(s, 1) for s in seconds[case, False]] for case in CASES},
     }
 
 
@@ -326,6 +333,7 @@ def main() -> None:
     parser.add_argument("sections", nargs="+", choices=list(SECTIONS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=1, help="runs to kill at the same time")
     parser.add_argument("--minutes", type=float, default=math.inf, help="the most for a section")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--solves", type=int, default=200)
