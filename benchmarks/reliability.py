@@ -204,6 +204,7 @@ def kills(options: argparse.Namespace) -> dict[str, Any]:
     runs, equal = (sum(row[column] for row in cases.values()) for column in ("runs", "identical"))
     assert equal == runs, cases
     return {
+        "seeds": [options.seed],
         "kills": moments.total(),
         "moments": dict(moments),
         "kills_of_runs_without_a_cache": without_cache,
@@ -212,6 +213,15 @@ def kills(options: argparse.Namespace) -> dict[str, Any]:
         "cases": cases,
         "seconds_uninterrupted": {case: [round(s, 1) for s in seconds[case, False]] for case in CASES},
     }
+
+
+def added(stored: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """The figures of kills with other seeds together."""
+    counts = Counter(stored["moments"]) + Counter(more["moments"])
+    cases = {case: Counter(stored["cases"][case]) + Counter(more["cases"][case]) for case in more["cases"]}
+    names = "kills", "kills_of_runs_without_a_cache", "runs", "identical", "took_seconds"
+    sums = {name: stored[name] + more[name] for name in names}
+    return more | sums | {"moments": dict(counts), "cases": cases, "seeds": stored["seeds"] + more["seeds"]}
 
 
 def identical(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> bool:
@@ -334,6 +344,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=1, help="runs to kill at the same time")
+    parser.add_argument("--add", action="store_true", help="add the kills to those that are stored, of other seeds")
     parser.add_argument("--minutes", type=float, default=math.inf, help="the most for a section")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--solves", type=int, default=200)
@@ -352,6 +363,8 @@ def main() -> None:
         }
         print(name, json.dumps(figures, indent=1), flush=True)
         stored = json.loads(options.out.read_text()) if options.out.exists() else {}
+        if options.add and name == "kills" and name in stored:
+            figures = added(stored[name], figures)
         options.out.write_text(json.dumps(stored | {name: figures}, indent=1) + "\n")
         if figures.get("findings"):
             raise SystemExit(f"{name}: {len(figures['findings'])} findings")
