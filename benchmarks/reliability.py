@@ -27,6 +27,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ CASES: dict[str, tuple[Callable[[], tr.Problem], str]] = {
     "GradientDescentAscent on a Dataset": (on_data, "GradientDescentAscent"),
     "TruncatedMomentum on a Sampler": (on_a_sampler, "TruncatedMomentum"),
     "GradientDescentAscent on a Stream": (on_a_stream, "GradientDescentAscent"),
+    "AdaptivePenalty on a Sampler": (on_a_sampler, "AdaptivePenalty"),
 }
 
 # ---- kills -------------------------------------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ def run_child(case: str, folder: Path, programs: Path, slow: bool) -> None:
     def pause(row: dict[str, Any]) -> None:
         if not (folder / "started").exists():
             (folder / "started").touch()
-        time.sleep(0.005)
+        time.sleep(0.03)
 
     checkpoint = tr.Checkpoint(folder / "run", every=0.0 if slow else 0.2)
     result = tr.solve(make(), X0, method, steps=STEPS, record=RECORD, callback=pause, checkpoint=checkpoint)
@@ -140,70 +142,86 @@ def uninterrupted(case: str, folder: Path, programs: Path) -> tuple[dict[str, np
 
 
 def trial(
-    case: str, folder: Path, programs: Path, slow: bool, seconds: list[float], rng: random.Random
+    case: str, folder: Path, programs: Path, cold: bool, seconds: list[float], rng: random.Random
 ) -> Counter[str]:
     """Kill a run at random moments and resume it, until it ends before it is killed.
 
-    Two of five moments are uniform over the time to the first record, which is mostly compilation; the others are uniform over
-    the time after it.
+    Half of the moments are uniform over the time to the first record, which is mostly compilation; the others are uniform over
+    a third of the time after it, so that a run is killed several times. `cold`: no attempt finds compiled programs.
     """
     folder.mkdir()
-    moments: Counter[str] = Counter()
-    while True:
+    slow, moments = rng.random() < 0.5, Counter[str]()
+    for attempt in range(10**6):
         (folder / "started").unlink(missing_ok=True)
-        child = spawn(case, folder, programs, slow)
-        if rng.random() < 0.4:
+        child = spawn(case, folder, folder / f"programs {attempt}" if cold else programs, slow)
+        if rng.random() < 0.5:
             child.join(rng.uniform(0.0, seconds[0]))
         else:
             while child.exitcode is None and not (folder / "started").exists():
                 time.sleep(0.01)
-            child.join(rng.uniform(0.0, seconds[1]))
+            child.join(rng.uniform(0.0, seconds[1] / 3))
         if child.exitcode is not None:
             assert child.exitcode == 0, f"a resumed run failed in {folder}"
-            return moments
+            break
         child.kill()
         child.join()
         saving = any((folder / "run").glob("*orbax-checkpoint-tmp*"))
         moments["while saving" if saving else "running" if (folder / "started").exists() else "starting"] += 1
+    return moments
 
 
 def kills(options: argparse.Namespace) -> dict[str, Any]:
     """Every run that was killed and resumed must equal the uninterrupted one to the bit."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tightrope", "orbax.checkpoint", "__main__"])
-    rng, moments, without_cache = random.Random(options.seed), Counter[str](), 0
-    began = time.monotonic()
+    began, moments, without_cache = time.monotonic(), Counter[str](), 0
     cases = {case: {"runs": 0, "identical": 0, "kills": 0} for case in CASES}
     truth: dict[str, dict[str, np.ndarray]] = {}
     seconds: dict[tuple[str, bool], list[float]] = {}
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
         base = Path(name)
-        for number in range(10**6):
-            case, slow, cold = list(CASES)[number % len(CASES)], number % 2 == 1, number % 15 == 14
-            if case not in truth:
-                _, *seconds[case, True] = uninterrupted(case, base / f"{case}, cold", base / "programs")
-                truth[case], *seconds[case, False] = uninterrupted(case, base / case, base / "programs")
-            programs = base / f"programs {number}" if cold else base / "programs"
-            killed = trial(case, base / str(number), programs, slow, seconds[case, cold], rng)
-            same = identical(answer(base / str(number)), truth[case])
-            moments, without_cache = moments + killed, without_cache + cold * killed.total()
-            for column, more in {"runs": 1, "identical": int(same), "kills": killed.total()}.items():
-                cases[case][column] += more
-            print(
-                f"{moments.total():4d} kills, {number + 1} runs: {case}, {dict(killed)}, identical: {same}", flush=True
-            )
+
+        def unharmed(case: str) -> None:
+            _, *seconds[case, True] = uninterrupted(case, base / f"{case}, cold", base / "programs")
+            truth[case], *seconds[case, False] = uninterrupted(case, base / case, base / "programs")
+            print(f"{case}: {seconds[case, True]} s without a cache, {seconds[case, False]} s with one", flush=True)
+
+        list(pool.map(unharmed, CASES))
+
+        def one(number: int) -> tuple[str, bool, Counter[str], bool]:
+            case, cold, folder = list(CASES)[number % len(CASES)], number % 11 == 5, base / str(number)
+            rng = random.Random(f"{options.seed}, {number}")
+            killed = trial(case, folder, base / "programs", cold, seconds[case, cold], rng)
+            return case, cold, killed, identical(answer(folder), truth[case])
+
+        for first in range(0, 10**6, 2 * options.jobs):
+            for case, cold, killed, same in pool.map(one, range(first, first + 2 * options.jobs)):
+                moments, without_cache = moments + killed, without_cache + cold * killed.total()
+                for column, more in {"runs": 1, "identical": int(same), "kills": killed.total()}.items():
+                    cases[case][column] += more
+                print(f"{moments.total():4d} kills: {case}, {dict(killed)}, identical: {same}", flush=True)
             if moments.total() >= options.kills or time.monotonic() - began > 60 * options.minutes:
                 break
     runs, equal = (sum(row[column] for row in cases.values()) for column in ("runs", "identical"))
     assert equal == runs, cases
     return {
+        "seeds": [options.seed],
         "kills": moments.total(),
         "moments": dict(moments),
         "kills_of_runs_without_a_cache": without_cache,
         "runs": runs,
         "identical": equal,
         "cases": cases,
-        "seconds_uninterrupted": {case: [round(s, 1) for s in seconds[case, False]] for case in truth},
+        "seconds_uninterrupted": {case: [round(s, 1) for s in seconds[case, False]] for case in CASES},
     }
+
+
+def added(stored: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """The figures of kills with other seeds together."""
+    counts = Counter(stored["moments"]) + Counter(more["moments"])
+    cases = {case: Counter(stored["cases"][case]) + Counter(more["cases"][case]) for case in more["cases"]}
+    names = "kills", "kills_of_runs_without_a_cache", "runs", "identical", "took_seconds"
+    sums = {name: stored[name] + more[name] for name in names}
+    return more | sums | {"moments": dict(counts), "cases": cases, "seeds": stored["seeds"] + more["seeds"]}
 
 
 def identical(found: dict[str, np.ndarray], truth: dict[str, np.ndarray]) -> bool:
@@ -325,6 +343,8 @@ def main() -> None:
     parser.add_argument("sections", nargs="+", choices=list(SECTIONS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=1, help="runs to kill at the same time")
+    parser.add_argument("--add", action="store_true", help="add the kills to those that are stored, of other seeds")
     parser.add_argument("--minutes", type=float, default=math.inf, help="the most for a section")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--solves", type=int, default=200)
@@ -343,6 +363,8 @@ def main() -> None:
         }
         print(name, json.dumps(figures, indent=1), flush=True)
         stored = json.loads(options.out.read_text()) if options.out.exists() else {}
+        if options.add and name == "kills" and name in stored:
+            figures = added(stored[name], figures)
         options.out.write_text(json.dumps(stored | {name: figures}, indent=1) + "\n")
         if figures.get("findings"):
             raise SystemExit(f"{name}: {len(figures['findings'])} findings")

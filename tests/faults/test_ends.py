@@ -71,13 +71,15 @@ def test_a_second_ctrl_c_raises_at_once():
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        tr.solve(fair_problem(), X0, steps=50, callback=twice)
+        tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=50, callback=twice)
     assert signal.getsignal(signal.SIGINT) is HANDLER
 
 
 def test_solve_works_in_a_thread_where_signals_cannot_be_set():
     found = []
-    thread = threading.Thread(target=lambda: found.append(tr.solve(fair_problem(), X0, steps=20)))
+    thread = threading.Thread(
+        target=lambda: found.append(tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=20))
+    )
     thread.start()
     thread.join()
     assert found[0].steps == 20
@@ -144,9 +146,8 @@ def test_a_lane_that_diverges_keeps_its_last_iterate_and_the_others_go_on():
 
 
 def test_a_time_budget_ends_the_run_with_status_budget():
-    result = tr.solve(
-        fair_problem(), X0, steps=10**7, record=200, stop=tr.Stop(violation=0.0, stationarity=0.0, seconds=0.05)
-    )
+    stop = tr.Stop(violation=0.0, stationarity=0.0, seconds=0.05)
+    result = tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=10**7, record=200, stop=stop)
     assert result.status == "budget"
     assert result.steps < 10**7
     assert 0.05 <= result.seconds < 2.0
@@ -166,7 +167,7 @@ def test_stop_ends_the_run_when_the_answer_meets_all_tolerances():
 
 
 def test_running_out_of_steps_is_a_status_not_an_exception():
-    result = tr.solve(fair_problem(), X0, steps=3)
+    result = tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=3)
     assert result.status == "budget"
     assert not result.success
     assert "more steps" in result.message
@@ -205,19 +206,19 @@ def test_a_checkpoint_of_another_problem_method_or_seed_is_refused(tmp_path):
 
 @pytest.mark.parametrize("what", ["notes", "arrays"])
 def test_a_damaged_checkpoint_is_refused(tmp_path, what):
-    tr.solve(fair_problem(), X0, steps=20, checkpoint=tmp_path / "run")
+    tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=20, checkpoint=tmp_path / "run")
     files = [f for f in (tmp_path / "run").rglob("*") if f.is_file() and what in f.parts]
     assert files
     for file in files:
         file.write_bytes(b"\x00damaged")
     with pytest.raises(ValueError, match="damaged"):
-        tr.solve(fair_problem(), X0, steps=20, checkpoint=tmp_path / "run")
+        tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=20, checkpoint=tmp_path / "run")
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run").write_text("a file")
     with pytest.raises(ValueError, match="expected a folder"):
-        tr.solve(fair_problem(), X0, steps=20, checkpoint=tmp_path / "run")
+        tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=20, checkpoint=tmp_path / "run")
 
 
 def test_a_finished_run_is_read_back_and_a_longer_one_goes_on_from_it(tmp_path):

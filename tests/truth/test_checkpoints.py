@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
         ({"radius": 8.0}, ["the domain"], ["objective", "budget"]),
         ({"x0": X0 + 0.1}, ["x0"], ["objective", "budget"]),
         ({"seed": 1}, ["the seed"], ["objective", "x0"]),
-        ({"record": 5}, ["steps between records"], ["objective", "seed"]),
+        ({"record": 5}, ["steps between records", "saved with record=10"], ["objective", "seed"]),
     ],
     ids=["objective", "constraint", "bound", "one-example", "domain", "x0", "seed", "record"],
 )

@@ -200,6 +200,25 @@ def test_the_folder_of_another_sweep_is_refused(tmp_path_factory, local, change,
         sweep(checkpoint=folder, **change)
 
 
+@pytest.mark.parametrize("content", ["", '{"cut', "[3]", "\0"])
+def test_a_damaged_folder_of_a_sweep_is_named(tmp_path, content):
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(ValueError, match=f"checkpoint: {tmp_path} cannot be used for a sweep"):
+        sweep(checkpoint=tmp_path)
+
+
+def test_a_run_that_cannot_be_kept_does_not_end_the_sweep(tmp_path, local, monkeypatch, caplog):
+    full = tr.Result.save
+    failing = [OSError(28, "No space left on device")]
+    monkeypatch.setattr(
+        tr.Result, "save", lambda result, path: (_ for _ in ()).throw(failing.pop()) if failing else full(result, path)
+    )
+    found = sweep(checkpoint=tmp_path)
+    assert np.array_equal(answers(found), answers(local))
+    assert len(list(tmp_path.glob("*.npz"))) == len(found.results) - 1
+    assert "No space left on device" in caplog.text
+
+
 # ---------------------------------------------------------------------- refusals
 
 
@@ -217,8 +236,10 @@ class Client:
         ({"part_size": 0}, ValueError, "part_size must be a positive integer, got 0"),
         ({"checkpoint": tr.Checkpoint("folder")}, TypeError, "checkpoint must be the name of a folder, got Checkpoint"),
         ({"checkpoint": __file__}, ValueError, "is a file; expected a folder"),
+        ({"checkpoint": ""}, ValueError, "checkpoint must be the name of a folder, got an empty one"),
+        ({"checkpoint": "nul\0"}, ValueError, "checkpoint: .* cannot be used for a sweep"),
     ],
-    ids=["no-executor", "client", "fork", "part-size", "checkpoint", "file"],
+    ids=["no-executor", "client", "fork", "part-size", "checkpoint", "file", "empty", "nul"],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(options, error, named):
     with pytest.raises(error, match=named):

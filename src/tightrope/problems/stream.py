@@ -29,7 +29,8 @@ class Stream(Batches):
         make_iterator: `make_iterator()` returns an iterator (or anything to iterate over, such as a loader) over batches, each
             a pytree of NumPy arrays or Torch tensors that share their first axis, with one entry per example. It is called
             once here, to see what a batch looks like, and once per epoch of a run. If it has an argument without a default,
-            it gets the number of batches before: `make_iterator(first)` begins with batch `first`, counted from 0.
+            `make_iterator(first)` begins with batch `first` of an epoch, counted from 0. Epochs begin with 0; a run that is
+            resumed goes on with another number.
         timeout: the most seconds that a run waits for a batch, until it ends with the status 'data_error'.
 
     A run that is resumed from a checkpoint goes on with the next batch. It asks `make_iterator(first)` for it, or sets the
@@ -55,9 +56,9 @@ class Stream(Batches):
         self._like = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(first)]
         self._names = ["batch" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(first)]
 
-    def _open(self, batches: int) -> Iterator[PyTree[Any]]:
-        """An iterator over an epoch, after this many batches."""
-        return iter(self.make_iterator(batches) if self._indexed else self.make_iterator())
+    def _open(self, first: int = 0) -> Iterator[PyTree[Any]]:
+        """An iterator over an epoch, from this batch on."""
+        return iter(self.make_iterator(first) if self._indexed else self.make_iterator())
 
     def _is_short(self, batch: PyTree[np.ndarray]) -> bool:
         """Whether this is a batch with fewer examples than the others."""
@@ -85,10 +86,18 @@ class Stream(Batches):
 
 
 class Position(NamedTuple):
-    """Where a reader is: the batches it has given, its epoch, and the state of its iterator as JSON, if that has one."""
+    """Where a reader is.
+
+    Attributes:
+        batches: the batches given so far.
+        epoch: the number of the epoch, from 0.
+        of_epoch: the batches given so far in this epoch.
+        state: the state of the iterator as JSON; None if it has none.
+    """
 
     batches: int = 0
     epoch: int = 0
+    of_epoch: int = 0
     state: str | None = None
 
 
@@ -101,9 +110,8 @@ class Reader:
     """
 
     def __init__(self, stream: Stream):
-        self.stream, self.batches, self.epoch = stream, 0, 0
+        self.stream, self.batches, self.epoch, self._of_epoch = stream, 0, 0, 0
         self._iterator: Iterator[PyTree[Any]] | None = None
-        self._in_epoch = 0
 
     def read(self) -> PyTree[np.ndarray]:
         """The next batch."""
@@ -112,13 +120,13 @@ class Reader:
         ):
             self._end_epoch()
         self.stream._check(batch, self.batches + 1)
-        self.batches, self._in_epoch = self.batches + 1, self._in_epoch + 1
+        self.batches, self._of_epoch = self.batches + 1, self._of_epoch + 1
         return batch
 
     @property
     def position(self) -> Position:
         """Where the reader is."""
-        return Position(self.batches, self.epoch, _state_of(self._iterator))
+        return Position(self.batches, self.epoch, self._of_epoch, _state_of(self._iterator))
 
     def jump(self, to: Position) -> bool:
         """Go to a position without reading what lies before it; False if the stream cannot."""
@@ -128,28 +136,28 @@ class Reader:
             _set_state(iterator, to.state)
         else:
             return False
-        self.batches, self.epoch, self._in_epoch = to.batches, to.epoch, 1
+        self.batches, self.epoch, self._of_epoch = to.batches, to.epoch, to.of_epoch
         return True
 
     def _iterator_of(self, epoch: int) -> Any:
         """An iterator of this epoch whose state can be set; None if it cannot."""
         for _ in range(epoch - self.epoch + (self._iterator is None)):
-            self._iterator = self.stream._open(self.batches)
+            self._iterator = self.stream._open()
         return self._iterator if hasattr(self._iterator, "set_state") else None
 
     def _next_of_epoch(self) -> Any:
         if self._iterator is None:
-            self._iterator = self.stream._open(self.batches)
+            self._iterator = self.stream._open(self._of_epoch)
         batch = next(self._iterator, _END)
         return batch if batch is _END else as_numpy(batch)
 
     def _end_epoch(self) -> None:
-        if not self._in_epoch:
+        if not self._of_epoch:
             raise ValueError(
                 f"after {self.batches:,} batches make_iterator returned an iterator without a whole batch; "
                 "each call must return a new one, from the beginning"
             )
-        self._iterator, self._in_epoch, self.epoch = None, 0, self.epoch + 1
+        self._iterator, self._of_epoch, self.epoch = None, 0, self.epoch + 1
 
 
 def as_numpy(batch: PyTree[Any]) -> PyTree[np.ndarray]:
@@ -163,7 +171,7 @@ def _first_batch(stream: Stream) -> PyTree[np.ndarray]:
 
     def read() -> None:
         try:
-            found.append(next(stream._open(0), _END))
+            found.append(next(stream._open(), _END))
         except Exception as error:
             found.append(error)
 

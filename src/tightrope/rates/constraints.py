@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..arguments import check_callable, check_type
+from ..arguments import check_callable, check_type, numbers
 from ..problems.constraints import Constraint, at_least, at_most, between
 from ..problems.data import Dataset, Source, batch_shape, check_source
 from .group_weights import Groups
@@ -62,6 +63,7 @@ def equalized_odds(score: Score, group: str, data: Source, bound: float = 0.05) 
 def _differences(name: str, score: Score, group: str, data: Source, bound: Any, members: tuple[str, ...]) -> Constraint:
     """Differences of the rates of all pairs of groups, among these members of each group."""
     count = _check(name, score, group, data, *members)
+    _check_shares(name, bound)
     if count < 2:
         raise ValueError(f"{name}: the field {group!r} has one group; expected two or more to compare")
     first, second = np.array(list(itertools.combinations(range(count), 2))).T
@@ -124,6 +126,7 @@ def error_rate(score: Score, group: str, data: Source, bound: float) -> Constrai
     Other arguments as for `demographic_parity`.
     """
     _check("error_rate", score, group, data, "positives", "negatives")
+    _check_shares("error_rate", bound)
 
     def values(says: Callable[[Array], Array]) -> Callable[[Any, Any], Array]:
         def of(params: Any, batch: Any) -> Array:
@@ -142,6 +145,7 @@ def precision(score: Score, group: str, data: Source, bound: float) -> Constrain
     arguments as for `demographic_parity`.
     """
     _check("precision", score, group, data, "positives", "negatives")
+    _check_shares("precision", bound)
 
     def values(says: Callable[[Array], Array]) -> Callable[[Any, Any], Array]:
         def of(params: Any, batch: Any) -> Array:
@@ -201,3 +205,10 @@ def _check(owner: str, score: Any, group: Any, data: Any, *members: str) -> int:
                 which = {"every": "", "positives": " with label 1", "negatives": " with label 0"}[name]
                 raise ValueError(f"{owner}: group {np.flatnonzero(~found)[0]} of {group!r} has no examples{which}")
     return shapes[group].every.shape[1]
+
+
+def _check_shares(owner: str, bound: Any) -> None:
+    """An error unless the ends are shares, such as 0.05 for 5%; an end may be missing, ±∞."""
+    for end in bound if isinstance(bound, tuple | list) else (bound,):
+        if not (isinstance(end, float) and math.isinf(end)):
+            numbers(owner, "bound", end, low=0.0, high=1.0, closed="[]")

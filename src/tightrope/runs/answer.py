@@ -275,15 +275,15 @@ def explain(ended: Status, found: str | None, steps: int, lacking: list[str], me
         hint += "constraints cannot be met"
     if found == "unbounded":
         hint = "; the objective is unbounded below where the constraints hold: add the missing bound"
-    smaller = ": try a smaller step_size" if hasattr(method, "step_size") else ""
+    smaller = ", or try a smaller step_size" if hasattr(method, "step_size") else ""
     return {
         "converged": f"stopped after {steps:,} steps: violation, stationarity and gap are within the tolerances",
         "budget": f"{steps:,} steps were taken{hint}",
         "unbounded": f"stopped after {steps:,} steps{hint}",
         "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
         "data_error": f"the batch of step {steps + 1:,} could not be read; the answer comes from the steps before it",
-        "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it"
-        + smaller,
+        "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it: "
+        f"look for examples and functions that are not finite there{smaller}",
     }[ended]
 
 

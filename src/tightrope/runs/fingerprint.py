@@ -22,6 +22,8 @@ from .options import Record
 
 VERSION = "the version of JAX"
 """The one part that may differ: it explains why others do."""
+EVERY = "the number of steps between records"
+"""Kept as a number, so that an error can name the one that was saved: by default it follows from the number of steps."""
 HASHED_BYTES, HASHED_EXAMPLES = 2**28, 2**16
 """Larger data is hashed at this many examples, spread over it."""
 
@@ -34,7 +36,7 @@ def fingerprint(fitted: Fitted, record: Record, seed: int) -> dict[str, str]:
         "the structure of x0": digest(str(parameters.key[0]), parameters.key[1]),
         "x0": digest(parameters.start),
         "the seed": digest(seed),
-        "the number of steps between records": digest(record.every),
+        EVERY: str(record.every),
         "the metrics": digest(sorted(record.metrics)),
         "the domain": digest(problem.domain),
         "smooth": digest(problem.smooth),
@@ -52,9 +54,12 @@ def fingerprint(fitted: Fitted, record: Record, seed: int) -> dict[str, str]:
 def changes(now: dict[str, str], saved: dict[str, str]) -> str:
     """The names of the parts that differ, for an error message; empty if none does."""
     names = [name for name in {**now, **saved} if now.get(name) != saved.get(name)]
-    hint = f" (it was saved with JAX {saved.get(VERSION)}, which may explain it)" if VERSION in names else ""
+    hints = {
+        EVERY: f" (it was saved with record={saved.get(EVERY)})",
+        VERSION: f" (it was saved with JAX {saved.get(VERSION)}, which may explain it)",
+    }
     changed = ", ".join(name for name in names if name != VERSION)
-    return changed and changed + hint
+    return changed and changed + "".join(hint for name, hint in hints.items() if name in names)
 
 
 def _functions(problem: Problem, parameters: Parameters) -> dict[str, str]:

@@ -197,7 +197,8 @@ class AdaptiveLagrangian(Method):
         )
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
 
-        x, cost = _finish(oracle.with_state(model_state), oracle.project(state.x + step), metric, draw)
+        x = jnp.where(jnp.isfinite(jnp.sum(value)), oracle.project(state.x + step), jnp.nan)  # else y is lost
+        x, cost = _finish(oracle.with_state(model_state), x, metric, draw)
         state = state._replace(
             x=join(x, model_state),
             first=adam.first,

@@ -58,7 +58,7 @@ from .constants import INFEASIBLE_SHARE, MIN_DAMPING
 from .correction import second_order_correction
 from .full_pass import full_pass_period
 from .model import PenaltyModel, Steering, Trial
-from .noise import correct_estimates, least_weight, running_mean
+from .noise import Noise, correct_estimates, least_weight, running_mean
 from .penalty import decrease_penalties
 from .steering import steer
 from .tuning import Tuning
@@ -91,6 +91,7 @@ class SelfTunedPenalty(Method):
         penalty = relax(trial, outcome, acceptance.accepted)
         tuning = learn(state.tuning._replace(penalty=penalty), steering, trial, outcome, acceptance, draw.k)
         state = correct(oracle, chosen_end(outcome, acceptance.accepted), draw.k)._replace(tuning=tuning)
+        state = state._replace(x=jnp.where(is_known(model, outcome, state.noise), state.x, jnp.nan))
         return state, info._replace(constraint_values=info.constraint_values + steering.extra_evaluations)
 
     # ------------------------------------------------------------------ what the two methods differ in
@@ -176,3 +177,9 @@ def correct(oracle: Oracle, end: End, k: Int[Array, ""]) -> Any:
     weight = least_weight(k, full_pass_period(oracle) is not None)
     estimates, noise = correct_estimates(end, weight)
     return end.state._replace(estimates=type(end.state.estimates)(*estimates), noise=noise)
+
+
+def is_known(model: PenaltyModel, outcome: Outcome, noise: tuple[Noise, ...]) -> Bool[Array, ""]:
+    """Return whether the functions were finite at x, on the sample and in the estimates; no later step could recover."""
+    errors = sum(jnp.sum(estimate.error) for estimate in noise)
+    return jnp.isfinite(outcome.gradient_sq + jnp.sum(model.value) + jnp.sum(outcome.row_norm) + errors)

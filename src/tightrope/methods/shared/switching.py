@@ -55,6 +55,7 @@ def switching_subgradient(
     direction = jax.lax.cond(
         decision.feasible, lambda: oracle.grad(x, sample), lambda: oracle.vjp(x, sample)[1](decision.worst)
     )
+    direction = jnp.where(decision.value < jnp.inf, direction, jnp.nan)  # no decision: the step is undefined
     return decision, direction, _cost(oracle, deciding, sample, decision)
 
 
