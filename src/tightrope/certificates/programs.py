@@ -21,7 +21,8 @@ from .evaluation import Evaluation, evaluate, examples_for_records
 from .gap import Curvature, curvature_at
 
 GROUP_SIZE, LARGE_GROUP = 8, 64
-"""Points evaluated at once, in one pass over the data: large groups for more points than they hold. The last one is padded."""
+"""Points evaluated at once, in one pass over the data: large groups for more points than they hold. The last one is padded.
+The program for large groups is optimized in full: it is worth that for the many points of a sweep."""
 MAX_GROUP_ROWS, MAX_GROUP_NUMBERS, MAX_LARGE_NUMBERS = 64, 2**18, 2**12
 """Points are evaluated one at a time if there are more constraint values (LAPACK's own threads slow down several factorizations
 at once) or if gradient and Jacobian have more numbers, and never in large groups if they have more than the last: what
@@ -75,16 +76,18 @@ class Programs:
         self._group, self._trained = GROUP_SIZE if together else 1, original.parameters.trained.size
         effort = effort_for(original)
         self._evaluate, self._curvatures = Program(evaluate_points, effort), Program(curvatures, effort)
+        self._evaluate_many = Program(evaluate_points)
 
-    def begin(self, leaves: list[Array], sample: Sample, start: Float[Array, " n"]) -> None:
-        """Trace the programs for this sample; they are compiled in threads."""
+    def begin(self, leaves: list[Array], sample: Sample, start: Float[Array, " n"], lanes: int) -> None:
+        """Trace the programs for this sample and this many runs; they are compiled in threads."""
 
         def zeros(*shape: int) -> np.ndarray:
             return np.zeros(shape, start.dtype)
 
-        points, shifts = zeros(self._group, start.size), zeros(self._group, 1 + self._raw_size)
-        self._evaluate.begin(leaves, points, shifts, start, sample, np.int32(0))
-        point = zeros(1, start.size), zeros(1, self._trained), zeros(1), zeros(1, self._raw_size)
+        program, size = self._for_points(2 * lanes)
+        program.begin(leaves, zeros(size, start.size), zeros(size, 1 + self._raw_size), start, sample, np.int32(0))
+        size = self._lanes_at_once(lanes)
+        point = zeros(size, start.size), zeros(size, self._trained), zeros(size), zeros(size, self._raw_size)
         self._curvatures.begin(leaves, start, sample, *point)
 
     def evaluate(
@@ -107,32 +110,48 @@ class Programs:
         leaves, sample = data
         if shifts is None:
             shifts = np.zeros((len(points), 1 + self._raw_size), points.dtype)
+        program, size = self._for_points(len(points))
         return over_groups(
-            lambda *group: self._evaluate(leaves, *group, start, sample, np.int32(products)),
-            LARGE_GROUP if self._large and len(points) > LARGE_GROUP else self._group,
-            points,
-            shifts,
+            lambda *group: program(leaves, *group, start, sample, np.int32(products)), size, points, shifts
         )
 
     def curvatures(
         self, data: tuple[list[Array], Sample], start: Float[Array, " n"], *points: np.ndarray
     ) -> list[Curvature]:
         """The predicted decrease at each point; `points` are what `curvature_at` takes of each, one array for each argument."""
-        (leaves, sample), lanes = data, len(points[0])
-        size = 1 if lanes == 1 or not self._large else GROUP_SIZE if lanes <= GROUP_SIZE else LARGE_GROUP
+        leaves, sample = data
+        size = self._lanes_at_once(len(points[0]))
         return over_groups(lambda *group: self._curvatures(leaves, start, sample, *group), size, *points)
+
+    def _for_points(self, count: int) -> tuple[Program, int]:
+        """The program that evaluates this many points, and the size of its groups."""
+        if self._large and count > LARGE_GROUP:
+            return self._evaluate_many, LARGE_GROUP
+        return self._evaluate, self._group
+
+    def _lanes_at_once(self, lanes: int) -> int:
+        """How many answers the curvature is measured at together."""
+        if lanes == 1 or not self._large:
+            return 1
+        return GROUP_SIZE if lanes <= GROUP_SIZE else LARGE_GROUP
 
 
 def over_groups(program: Callable[..., Any], size: int, *columns: np.ndarray) -> list[Any]:
-    """What the program gives for each row of the columns; it takes groups of this many rows."""
-    found = []
-    for first in range(0, len(columns[0]), size):
+    """What the program gives for each row of the columns; it takes groups of this many rows.
+
+    Groups wait for no other, but single points do: several of them at once may need too much memory.
+    """
+    count, answers = len(columns[0]), []
+    for first in range(0, count, size):
         groups = [column[first : first + size] for column in columns]
-        rows = len(groups[0])
-        padded = [np.concatenate([group, np.repeat(group[-1:], size - rows, axis=0)]) for group in groups]
-        answer = jax.device_get(program(*padded))
-        found += [jax.tree.map(lambda column, i=i: column[i], answer) for i in range(rows)]
-    return found
+        missing = size - len(groups[0])
+        answer = program(*(np.concatenate([group, np.repeat(group[-1:], missing, axis=0)]) for group in groups))
+        answers.append(answer if size > 1 else jax.block_until_ready(answer))
+    found = []
+    for answer in jax.device_get(answers):
+        leaves, structure = jax.tree.flatten(answer)
+        found += [jax.tree.unflatten(structure, row) for row in zip(*leaves, strict=True)]
+    return found[:count]
 
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:

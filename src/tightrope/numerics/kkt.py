@@ -102,8 +102,8 @@ def _on_set(
     """Newton's method: the gradient of 2⟨v, r⟩ − ‖r‖² in v is 2r.
 
     The problem is convex and, for polyhedral sets, piecewise quadratic. Each step is a bounded quadratic problem, shortened
-    to the best of a few lengths, so no step increases the objective. The ridge is in the matrix of the step and not in its
-    slope.
+    to the best of a few lengths, so no step increases the objective; the method ends at a step of length 0. The ridge is in
+    the matrix of the step and not in its slope.
     """
     ridge = _ridge(gradient, slack)
 
@@ -111,16 +111,22 @@ def _on_set(
         push = -(gradient + unit.T @ y)
         return distance_sq(push, mapping(push)) + jnp.sum((slack * y) ** 2)
 
-    def newton(_: int, y: Array) -> Array:
+    def newton(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        y, _, count = carry
         rest, change = jax.linearize(mapping, -(gradient + unit.T @ y))
         curvature = jax.vmap(change)(unit) @ unit.T
         hessian = 0.5 * (curvature + curvature.T) + jnp.diag(slack**2 + ridge)
         slope = slack**2 * y - unit @ rest
         goal = bounded_quadratic(hessian, slope - hessian @ y, equality)
         steps = y + STEP_LENGTHS.astype(y.dtype)[:, None] * (goal - y)
-        return steps[jnp.argmin(jax.vmap(objective)(steps))]
+        best = steps[jnp.argmin(jax.vmap(objective)(steps))]
+        return best, jnp.any(best != y), count + 1
 
-    y = jax.lax.fori_loop(0, rounds, newton, jnp.zeros_like(slack))
+    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        _, moved, count = carry
+        return moved & (count < rounds)
+
+    y = jax.lax.while_loop(unfinished, newton, (jnp.zeros_like(slack), jnp.bool_(True), jnp.int32(0)))[0]
     return y, -mapping(-(gradient + unit.T @ y))
 
 

@@ -15,15 +15,26 @@ def bounded_quadratic(
     """Return argmin ½ yᵀKy + bᵀy over y with y_i ≥ 0 where not `free`; K is positive definite.
 
     Mehrotra's predictor-corrector method solves Ky + b = z, y_i z_i = μ → 0 (z = 0 where y is free) with one factorization
-    per round. Its cost does not depend on the data, and degenerate problems need no special case. One linear solve on the
-    active set that it found then makes the zeros exact; that solution is kept where it is no worse.
+    per round, until one of every y_i and z_i is less than eps² of the other. Degenerate problems, where both vanish, need no
+    special case: they take all rounds. One linear solve on the active set that it found then makes the zeros exact; that
+    solution is kept where it is no worse.
     """
     if linear.size == 0:
         return linear
     scale = positive_or_one(jnp.max(jnp.abs(linear)))
     b = linear / scale
     start = jnp.where(free, 0.0, 1.0).astype(b.dtype)
-    y, z = jax.lax.fori_loop(0, rounds, lambda _, pair: _predict_and_correct(matrix, b, free, pair), (start, start))
+
+    def improve(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        y, z, count = carry
+        return *_predict_and_correct(matrix, b, free, (y, z)), count + 1
+
+    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        y, z, count = carry
+        separate = jnp.minimum(y, z) <= jnp.finfo(b.dtype).eps ** 2 * jnp.maximum(y, z)
+        return ~jnp.all(free | separate) & (count < rounds)
+
+    y, z, _ = jax.lax.while_loop(unfinished, improve, (start, start, jnp.int32(0)))
     exact = _on_active_set(matrix, b, ~free, ~free & (y < z))
 
     def objective(y: Array) -> Array:

@@ -106,7 +106,8 @@ class Recorder:
     def begin(self) -> None:
         """Trace the programs of records; they are compiled in threads."""
         oracle, leaves, sample = self._sample_of_records(0)
-        programs_for(self._fitted.problem, oracle).begin(leaves, sample, self._fitted.parameters.start)
+        programs = programs_for(self._fitted.problem, oracle)
+        programs.begin(leaves, sample, self._fitted.parameters.start, len(self.histories))
 
     def record(self, points: list[RecordPoint]) -> Iterator[list[dict[str, Any]]]:
         """Evaluate all points; then, one by one, add them to every history and give their rows."""

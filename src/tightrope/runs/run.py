@@ -187,17 +187,13 @@ class Run:
 
     def _calls_after(self, steps: int, counts: Counts) -> list[dict[str, int]]:
         """The calls of every lane, this many steps after the last chunk."""
-        varying, each_step = counts.varying, dict(counts.each_step)
+        lanes, each_step = len(self.seeds), dict(counts.each_step)
+        varying = {name: np.broadcast_to(np.ravel(n), lanes).tolist() for name, n in counts.varying.items()}
+        more = {name: steps * each_step.get(name, 0) for name in Info._fields}
         return [
-            {
-                name: n + steps * each_step.get(name, 0) + self._lane(varying.get(name, 0), i)
-                for name, n in calls.items()
-            }
+            {name: n + more[name] + (varying[name][i] if name in varying else 0) for name, n in calls.items()}
             for i, calls in enumerate(self.calls)
         ]
-
-    def _lane(self, count: Any, lane: int) -> int:
-        return int(np.reshape(count, -1)[lane if self.lanes and np.size(count) > 1 else 0])
 
 
 def first_point(fitted: Fitted) -> tuple[Float[Array, " n"], bool]:

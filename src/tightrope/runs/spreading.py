@@ -24,7 +24,7 @@ from .fitting import Fitted, fit
 from .options import Record, Stop
 from .recording import Recorder
 from .result import Result
-from .run import start_run
+from .run import begin_run, start_run
 from .running import Finish, run_to_end
 
 logger = logging.getLogger("tightrope")
@@ -87,8 +87,11 @@ def run_lanes(fitted: Fitted, shared: Shared, lanes: list[Lane]) -> list[Result]
     methods = [shared.methods[lane.place] for lane in lanes]
     stacked = jax.tree.map(lambda *numbers: jnp.stack([jnp.asarray(n, parameters.dtype) for n in numbers]), *methods)
     fitted = replace(fitted, method=stacked)
+    recorder = Recorder(fitted, shared.record, shared.stop or Stop(), seeds)
+    begin_run(fitted, seeds, lanes=True)
+    recorder.begin()
     run = start_run(fitted, jnp.asarray(shared.start), seeds, shared.record.every, lanes=True)
-    finish = Finish(run, Recorder(fitted, shared.record, shared.stop or Stop(), seeds), shared.stop, [])
+    finish = Finish(run, recorder, shared.stop, [])
     results = finish.answers(run_to_end(finish))
     return [replace(result, x=np.asarray(vector_of(parameters, result.x))) for result in results]
 
