@@ -112,6 +112,7 @@ def false_positive_rate(score: Score, group: str, data: Source, bound: Bound) ->
 
 def _rates(name: str, score: Score, group: str, data: Source, bound: Any, members: str) -> Constraint:
     _check(name, score, group, data, members)
+    _check_shares(name, bound)
 
     def values(says: Callable[[Array], Array]) -> Callable[[Any, Any], Array]:
         return lambda params, batch: _mean(says(score(params, batch)), getattr(batch[group], members))
