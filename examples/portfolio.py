@@ -63,4 +63,5 @@ worst = np.sort(-returns @ np.asarray(result.x, float))[-DAYS // 20 :]
 print(f"mean loss of the worst 5% of days, by NumPy: {worst.mean():.4f}%; the answer is {result.certificate.verdict}")
 assert result.certificate.verdict == "feasible"
 assert worst.mean() < 2.0 + 0.01
-assert (np.diff(frontier.objective) < 1e-3).all()
+assert (np.diff(frontier.objective) < -1e-3).all()
+assert abs(frontier.objective[2] - result.objective) < 1e-3
