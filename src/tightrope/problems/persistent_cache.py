@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
-from jaxlib import utils
+from jaxlib import utils  # pyright: ignore[reportAttributeAccessIssue]
 
 from ..arguments import check_type
 

@@ -132,7 +132,7 @@ def _warn(found: dict[str, Values], stacklevel: int) -> None:
         )
 
 
-def _shown(values: np.ndarray) -> str:
+def _shown(values: Any) -> str:
     """A number, or the first of several."""
     return f"{values.item():.6g}" if values.size == 1 else np.array2string(values, precision=6, threshold=6)
 
