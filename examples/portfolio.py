@@ -55,7 +55,7 @@ left.set(xlabel="mean loss of the worst 5% of days (%)", ylabel="expected return
 weights = np.stack([np.asarray(point.x) for point in frontier.results], axis=1)
 right.stackplot(frontier.bounds, weights, labels=[f"asset {i + 1}" for i in range(ASSETS)])
 right.set(xlabel="bound of the risk (%)", ylabel="weights", ylim=(0, 1))
-right.legend(fontsize=7, ncols=2, loc="upper left")
+right.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 plt.show()
 
 # %%
