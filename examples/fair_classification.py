@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import tightrope as tr
+from tightrope.sklearn import ConstrainedClassifier
 
 rng = np.random.default_rng(0)
 PEOPLE = 6000
@@ -87,8 +88,6 @@ plt.show()
 # The same for users of scikit-learn:
 
 # %%
-from tightrope.sklearn import ConstrainedClassifier  # noqa: E402
-
 model = ConstrainedClassifier({"equal_opportunity": 0.05}, random_state=0)
 model.fit(features[:half, :2], repaid[:half], sensitive_features=group[:half])
 print(

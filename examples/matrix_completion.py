@@ -60,7 +60,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.6), layout="constrain
 left.plot(radii, errors, "o-")
 left.set(xlabel="radius of the nuclear ball", ylabel="error on kept ratings")
 right.semilogy(np.arange(1, 21), np.maximum(singular[:20], 1e-6), "o")
-right.set(xlabel="number", ylabel="singular value of the answer")
+right.set(xlabel="number", xticks=[1, 5, 10, 15, 20], ylabel="singular value of the answer")
 plt.show()
 
 # %%

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,6 +17,9 @@ from scipy.stats import norm
 
 import tightrope as tr
 from tightrope.problems.builders import quantile
+from tightrope.problems.lifting import lift
+from tightrope.problems.parameters import Parameters
+from tightrope.problems.problem import variant
 
 MEAN = jnp.array([0.3, 0.4])
 GAUSSIAN = tr.Sampler(lambda key, n: MEAN + jax.random.normal(key, (n, 2)), batch_size=256)
@@ -282,6 +286,19 @@ def flagged(threshold, batch):
 
 def found(threshold, batch):
     return jnp.mean(batch["y"] * jax.scipy.stats.norm.cdf(batch["score"] - threshold))
+
+
+def test_variants_of_a_problem_share_programs_but_no_data_and_no_bounds():
+    """As the two runs of `holdout` and the points of a trade-off: the second must not see what the first had."""
+    first, second = (tr.Dataset(SCENARIOS[part, :2], batch_size=8) for part in (slice(0, 64), slice(64, 128)))
+    problem = tr.Problem(cost, tr.chance_at_most(excess, 0.05, data=first, name="ruin"), data=first)
+    lifted = []
+    for data, bound in ((first, 0.05), (second, 0.03)):
+        constraint = replace(problem.constraints[0], data=data, high=np.asarray(bound))
+        made = variant(problem, [constraint], data, ("training", 64))
+        lifted.append(lift(made, Parameters(jnp.array([0.1, 0.1])), "solve")[0])
+    assert [each.data for each in lifted] == [first, second]
+    assert [float(each.constraints[0].high) for each in lifted] == [0.05, 0.03]
 
 
 def test_the_lowest_threshold_of_a_precision_is_that_of_its_equation():

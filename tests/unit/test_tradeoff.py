@@ -47,6 +47,30 @@ def test_values_multipliers_and_slopes_are_those_of_the_closed_form(curve):
     assert curve.violation[possible].max() < 1e-4
 
 
+EVEN = tr.Dataset(np.linspace(0.0, 1.0, 1000, dtype=np.float32), batch_size=100)
+
+
+def above(x, batch):
+    return batch - x
+
+
+@pytest.mark.parametrize(
+    ("limit", "solution"),
+    [
+        (tr.cvar_at_most(above, 0.9, 0.2, data=EVEN, name="limit"), 0.95),
+        (tr.chance_at_most(above, 0.2, data=EVEN, name="limit", smoothing=0.1), 1.05),
+    ],
+    ids=["tail", "probability"],
+)
+def test_bounds_of_tails_and_probabilities_are_those_of_each_point_and_not_of_the_first(limit, solution):
+    """The tail of u − x for uniform u has the mean 0.95 − x, and u > x has the probability 1 − x, 1.05 − x if smoothed."""
+    problem = tr.Problem(lambda x: x**2, limit)
+    curve = tr.tradeoff(problem, jnp.array(1.5), "limit", [0.2, 0.5], steps=200)
+    np.testing.assert_allclose(
+        [float(result.x) for result in curve.results], [solution - 0.2, solution - 0.5], atol=0.01
+    )
+
+
 def test_a_bound_that_cannot_be_met_is_a_point_and_the_next_run_does_not_start_from_it(curve):
     """In the ball of radius 2, a'x is at most 6."""
     assert [result.status == "infeasible" for result in curve.results] == [False, False, True, False]

@@ -31,7 +31,7 @@ from .constraints import Auxiliary, Constraint
 from .data import Batches, Dataset, Source
 from .model_state import WithState, call
 from .parameters import Parameters
-from .problem import Problem, cached_on_problem
+from .problem import Problem, cached_on_problem, sharing_programs
 from .stream import Reader, Stream
 from .tracing import with_arguments_of
 
@@ -70,7 +70,7 @@ def lift(problem: Problem, parameters: Parameters, owner: str) -> tuple[Problem,
     thresholds = [found for each, found in zip(waiting, numbers, strict=True) if each.auxiliary.trained]
     fixed = {each.name: found for each, found in zip(waiting, numbers, strict=True) if not each.auxiliary.trained}
     key = ("lifted", bool(thresholds), *fixed.items())
-    lifted = cached_on_problem(problem, key, lambda: _lifted_problem(problem, fixed, bool(thresholds)))
+    lifted = sharing_programs(problem, _lifted_problem(problem, fixed, bool(thresholds)), key)
     if not thresholds:
         return lifted, parameters
     x0 = _with_thresholds(parameters.unravel(parameters.start), thresholds, parameters.dtype)

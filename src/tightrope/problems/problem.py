@@ -145,7 +145,15 @@ def variant(
     They may differ in numbers alone: in finite bounds, and in the values of data of the same shapes.
     """
     made = Problem(problem.objective, constraints, domain=problem.domain, data=data, smooth=problem.smooth)
-    made._cache = cached_on_problem(problem, ("variants", *kind), dict)
+    return sharing_programs(problem, made, ("variants", *kind))
+
+
+def sharing_programs(problem: Problem, made: Problem, kind: CacheKey) -> Problem:
+    """A problem that was made from another one, with the programs of all that are made so from it and from its variants.
+
+    Only programs may be kept in the cache of a problem: what has bounds or data would be that of another variant.
+    """
+    made._cache = cached_on_problem(problem, kind, dict)
     return made
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,10 @@ from jaxtyping import Array, Int, PyTree
 
 from ..arguments import check_type
 from .data import Batches, Dataset, Fetched, Given, Sampler, Source, Span
-from .problem import Problem, cached_on_problem, on_sources
+from .problem import Problem, on_sources, sharing_programs
 
+_SPLIT: WeakKeyDictionary[Problem, dict[Mesh, Problem]] = WeakKeyDictionary()
+"""What was split, while its problem lives."""
 EVERYWHERE = PartitionSpec()
 """The partition of an array that every device has all of."""
 
@@ -39,10 +42,11 @@ def on_mesh(owner: str, problem: Problem, mesh: Any) -> Problem:
     for source in problem.sources:
         _check_can_be_split(owner, source, mesh)
 
-    def make() -> Problem:
-        return on_sources(problem, {id(source): _split(source, mesh) for source in problem.sources})
-
-    return cached_on_problem(problem, ("mesh", mesh), make)
+    split = _SPLIT.setdefault(problem, {})
+    if mesh not in split:
+        made = on_sources(problem, {id(source): _split(source, mesh) for source in problem.sources})
+        split[mesh] = sharing_programs(problem, made, ("mesh", mesh))
+    return split[mesh]
 
 
 def _check_can_be_split(owner: str, source: Source, mesh: Mesh) -> None:

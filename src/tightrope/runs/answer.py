@@ -265,17 +265,15 @@ def _not_least_violated(fitted: Fitted, x: Float[np.ndarray, " n"]) -> bool:
 
 def explain(ended: Status, found: str | None, steps: int, lacking: list[str], method: Method) -> str:
     """Why the run ended; `found` is what the method's own test or the history adds to that."""
-    hint = ""
+    hint, smaller = "", "a smaller step_size" if hasattr(method, "step_size") else ""
     if lacking:
-        hint = (
-            f"; not certified: {', '.join(lacking)}; more steps, a larger batch or looser tolerances in stop= may help"
-        )
+        remedies = ", ".join(["more steps", "a larger batch", *([smaller] if smaller else [])])
+        hint = f"; not certified: {', '.join(lacking)}; {remedies} or looser tolerances in stop= may help"
     if found == "infeasible":
         hint = "; the problem is locally infeasible: the violation is stationary there and not zero, so nearby the "
         hint += "constraints cannot be met"
     if found == "unbounded":
         hint = "; the objective is unbounded below where the constraints hold: add the missing bound"
-    smaller = ", or try a smaller step_size" if hasattr(method, "step_size") else ""
     return {
         "converged": f"stopped after {steps:,} steps: violation, stationarity and gap are within the tolerances",
         "budget": f"{steps:,} steps were taken{hint}",
@@ -283,7 +281,7 @@ def explain(ended: Status, found: str | None, steps: int, lacking: list[str], me
         "interrupted": f"interrupted after {steps:,} steps; the answer is the best so far",
         "data_error": f"the batch of step {steps + 1:,} could not be read; the answer comes from the steps before it",
         "diverged": f"step {steps + 1:,} gave numbers that are not finite; the answer comes from the steps before it: "
-        f"look for examples and functions that are not finite there{smaller}",
+        "look for examples and functions that are not finite there" + (f", or try {smaller}" if smaller else ""),
     }[ended]
 
 

@@ -162,6 +162,7 @@ class Result:
         c = self.certificate
         timed = f"{self.seconds:.2f} s, {self.steps / self.seconds:,.0f} steps/s" if self.seconds > 0 else "not timed"
         compiled = "" if math.isnan(self.compile_seconds) else f", and {self.compile_seconds:.2f} s to compile"
+        samples = f"{self.samples:,} samples, " if self.samples else ""
         rows = [
             ("status", f"{self.status}{', success' if self.success else ', not certified'}"),
             ("objective", str(c.objective)),
@@ -175,7 +176,7 @@ class Result:
             ("feasible?", c.decision),
             *([] if self.holdout is None else [("on unseen data", str(self.holdout))]),
             ("method", f"{self.method}, answer: {self.output}"),
-            ("steps", f"{self.steps:,} ({self.samples:,} samples, {timed}{compiled})"),
+            ("steps", f"{self.steps:,} ({samples}{timed}{compiled})"),
         ]
         if self.constants:
             rows.append(("estimated", ", ".join(f"{name} = {value:.3g}" for name, value in self.constants.items())))

@@ -10,7 +10,7 @@ import jax
 from ..certificates.evaluation import EVALUATION_EXAMPLES
 from ..oracles.build import oracle_for
 from ..problems.data import Dataset, Source, batch_shape
-from ..problems.problem import cached_on_problem, on_sources
+from ..problems.problem import on_sources, sharing_programs
 from ..problems.stream import Stream
 from .batches import streams_of
 from .feeding import Feed
@@ -40,11 +40,8 @@ def evaluated_beside_streams(fitted: Fitted, record: Record, feed: Feed) -> tupl
         return replace(fitted, problem=problem, original=oracle_for(problem, parameters)), said
     windows = dict(zip(streams, feed.windows(), strict=True))
     sizes = [window.size for window, _ in windows.values()]
-    problem = cached_on_problem(
-        fitted.problem,
-        ("beside streams", *sizes),
-        lambda: on_sources(fitted.problem, {id(stream): windows[i][0] for i, stream in streams.items()}),
-    )
+    made = on_sources(fitted.problem, {id(stream): windows[i][0] for i, stream in streams.items()})
+    problem = sharing_programs(fitted.problem, made, ("beside streams", *sizes))
     data = tuple(windows[i][1] if i in windows else arrays for i, arrays in enumerate(fitted.original.data))
     original = replace(oracle_for(problem, parameters), data=jax.tree.map(jax.numpy.asarray, data))
     said = f"evaluated as streamed, on the first {' and '.join(f'{size:,}' for size in sizes)} examples"
