@@ -25,12 +25,12 @@ import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 import scipy
 from scipy.optimize import minimize
@@ -282,7 +282,7 @@ def main() -> None:
     machine = {"python": platform.python_version(), "processor": platform.machine(), "cores": available}
     machine |= {
         "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
+        "jaxlib": version("jaxlib"),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
     }

@@ -21,12 +21,12 @@ import json
 import os
 import platform
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 
 import tightrope as tr
@@ -133,7 +133,7 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     time.perf_counter = time.process_time
     found = {"half-spaces": many_rows(options.rounds), "growth": growth(options.rounds)}
-    machine = {"processor": platform.machine(), "python": platform.python_version(), "jaxlib": jaxlib.__version__}
+    machine = {"processor": platform.machine(), "python": platform.python_version(), "jaxlib": version("jaxlib")}
     machine |= {"clock": "CPU time on one core", "load": os.getloadavg()[0]}
     options.out.write_text(json.dumps({"machine": machine} | found, indent=1) + "\n")
 
