@@ -145,8 +145,8 @@ run carries from step to step. CPU time on one core, jaxlib {found["machine"]["j
 
 {table(head, rows)}
 
-With the number of steps memory does not grow: a run of {long["steps"]:,} had {early:.0f} MB after a tenth of them, and {late:.0f} MB at
-the end.
+With the number of steps memory does not grow: a run of {long["steps"]:,} had {early:.0f} MB after a tenth of them, and
+{late:.0f} MB at the end.
 
 Many inequality rows: the first 300 steps of the default with 150 half-spaces in ten dimensions.
 
