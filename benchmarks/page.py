@@ -141,7 +141,8 @@ def growth() -> str:
     return f"""## How a step grows
 
 Logistic loss; one number at a time is another than in the first row of each method. The last column is the size of all that a
-run carries from step to step. CPU time on one core, jaxlib {found["machine"]["jaxlib"]}.
+run carries from step to step; AdaptivePenalty carries the last batch, so a batch of 64 is 64 copies. CPU time on one core,
+jaxlib {found["machine"]["jaxlib"]}.
 
 {table(head, rows)}
 
