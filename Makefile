@@ -17,10 +17,12 @@ lint: $(VENV)/.installed
 pytest: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
-# Overhead and time to an answer, certificates, bias at kinks, the defaults against tuned methods; writes to benchmarks/results.
+# Overhead, time to an answer, sweeps, growth, certificates, bias at kinks, the defaults against tuned methods; writes to benchmarks/results.
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/answer.py
+	$(BIN)/python benchmarks/sweep.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/kinks.py
 	$(BIN)/python benchmarks/defaults.py --jobs 2

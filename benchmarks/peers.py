@@ -15,8 +15,8 @@ its own.
   `call` is the whole of `tr.solve` with checks, evaluation and certificate; peers have none of these. Compilation is not
   timed for anybody.
 
-Everything runs on one core, where scheduling disturbs least. With `--cores 2`, each PyTorch peer gets one thread or two,
-whichever is faster.
+Everything runs on one core, and times are CPU times, which other programs on the machine hardly change. With `--cores 2`, times
+are those of the clock, and each PyTorch peer gets one thread or two, whichever is faster.
 
 Peers are no dependencies of Tightrope; those that are not installed are skipped. To install them, in an environment of
 their own: pip install torch==2.13.0 cooper-optim==1.0.1 humancompatible-train==0.4.2

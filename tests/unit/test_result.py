@@ -10,6 +10,7 @@ import pytest
 
 import tightrope as tr
 from conftest import X0, fair_problem, sphere_problem, started
+from tightrope.runs.options import as_record
 
 
 def some_result():
@@ -141,3 +142,8 @@ def test_the_average_is_weighed_like_k_cubed_and_known_at_every_step():
     np.testing.assert_allclose(run.carry.run.average, average, rtol=1e-4)
     weights = np.array([k * (k + 1) * (k + 2) for k in range(1, 51)], float)
     assert weights[-1] / weights.sum() == pytest.approx(4.0 / 53.0)
+
+
+def test_many_rows_have_the_fewest_records():
+    """Their multipliers take longer than a step."""
+    assert [as_record("solve", None, 1000, (), rows).every for rows in (1, 64, 65, 1000)] == [10, 10, 50, 50]

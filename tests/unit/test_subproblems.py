@@ -291,6 +291,21 @@ def test_a_budget_with_a_sparse_solution_is_stationary(n):
     np.testing.assert_allclose(left, 0.0, atol=1e-3)
 
 
+def test_newtons_method_on_a_set_ends_with_a_step_that_gains_nothing():
+    """In a ball that is far away the first step solves the problem, and the second gains nothing; a step maps twice."""
+    calls = []
+
+    def counted(v):
+        calls.append(v)
+        return v - L2Ball(10.0).project_normal_cone(jnp.zeros(5), v)
+
+    gradient, jacobian = jnp.arange(5.0), jnp.eye(2, 5)
+    with jax.disable_jit():
+        multipliers, _ = kkt_multipliers(gradient, jacobian, jnp.zeros(2), np.ones(2, bool), counted)
+    np.testing.assert_allclose(multipliers, [0.0, -1.0], atol=1e-5)
+    assert len(calls) == 2 * 2 + 1
+
+
 @pytest.mark.parametrize("name", ["none", "box"])
 def test_scaling_a_row_scales_its_multiplier_and_nothing_else(name):
     rng = np.random.default_rng(13)

@@ -9,6 +9,7 @@ from typing import Any
 from ..arguments import check_callable, check_type, number, step_count
 from ..certificates.certificate import Certificate
 from ..certificates.evaluation import examples_for_records
+from ..certificates.programs import MAX_GROUP_ROWS
 from ..problems.data import Dataset, Source
 
 
@@ -94,11 +95,15 @@ FEWEST_RECORDS, MOST_RECORDS = 20, 100
 """The number of records along a run if `record` is None."""
 
 
-def as_record(owner: str, record: Any, steps: int, sources: tuple[Source, ...]) -> Record:
-    """`record` as a Record; None: as many records as evaluate no more examples than the steps draw, within limits."""
+def as_record(owner: str, record: Any, steps: int, sources: tuple[Source, ...], rows: int) -> Record:
+    """`record` as a Record; None: as many records as evaluate no more examples than the steps draw, within limits.
+
+    With many rows it is the fewest: their multipliers take longer than a step, and are computed anew at each record.
+    """
     if record is not None:
         return record if isinstance(record, Record) else Record(step_count(owner, "record", record))
     drawn = steps * sum(source.batch_size for source in sources)
     evaluated = 2 * sum(examples_for_records(source) for source in sources)
     count = min(max(drawn // evaluated, FEWEST_RECORDS), MOST_RECORDS) if sources else MOST_RECORDS
+    count = FEWEST_RECORDS if rows > MAX_GROUP_ROWS else count
     return Record(max(1, -(-steps // count)))

@@ -105,7 +105,7 @@ def solve(
     if mesh is not None:
         problem = on_mesh("solve", problem, mesh)
     fitted = fit("solve", problem, x0, method, steps, warm_start)
-    record = as_record("solve", record, fitted.steps, problem.sources)
+    record = as_record("solve", record, fitted.steps, problem.sources, fitted.original.rows.raw_size)
     notes = [fitted.reason] if fitted.reason else []
     with (
         _store(checkpoint, fitted, record, seed) as store,

@@ -193,7 +193,7 @@ def sweep(
     part_size = None if part_size is None else positive_int("sweep", "part_size", part_size)
     listed = _seeds(seeds)
     settings = [fit("sweep", problem, x0, method, steps) for method in _several(methods)]
-    record = as_record("sweep", record, settings[0].steps, problem.sources)
+    record = as_record("sweep", record, settings[0].steps, problem.sources, settings[0].original.rows.raw_size)
     store = None if checkpoint is None else FinishedRuns(checkpoint, settings, record, stop)
     lanes = [Lane(place, seed) for place in range(len(settings)) for seed in listed]
     results = {} if store is None else _finished(store, lanes)
