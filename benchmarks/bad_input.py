@@ -220,7 +220,9 @@ def solve_short(**arguments: Any) -> tr.Result:
 
 
 SOLVE: dict[str, Any] = {"problem": PROBLEM, "x0": X0, "method": METHOD, "steps": 4, "seed": 0, "record": 2}
-SOLVE |= {"stop": None, "progress": False, "callback": None, "checkpoint": None, "warm_start": None}
+SOLVE |= {"stop": None, "progress": False, "callback": None, "checkpoint": None, "warm_start": None, "mesh": None}
+SWEEP: dict[str, Any] = {"problem": PROBLEM, "x0": X0, "methods": METHOD, "steps": 4, "seeds": [0], "record": 2}
+SWEEP |= {"stop": None, "executor": None, "part_size": None, "checkpoint": None}
 METHODS: dict[str, dict[str, Any]] = {
     "GradientDescentAscent": {"step_size": 0.1, "dual_step_size": 0.1, "decay": 0.5, "update": "simultaneous"},
     "TruncatedMomentum": {"step_size": 0.1, "penalty": 1.0, "momentum": 1.0, "estimator": "recursive"},
@@ -264,7 +266,7 @@ CALLS: dict[str, Call] = {
     "solve": Call(solve_short, SOLVE, lambda found, _: solved_right(found), 40),
     "sweep": Call(
         lambda problem, x0, methods, **options: tr.sweep(problem, x0, methods, **options),
-        {"problem": PROBLEM, "x0": X0, "methods": METHOD, "steps": 4, "seeds": [0], "record": 2, "stop": None},
+        SWEEP,
         lambda found, _: all(map(solved_right, found.results)),
         20,
     ),
@@ -357,6 +359,8 @@ class Files:
         self.answer = tr.solve(PROBLEM, X0, METHOD, steps=20, record=10, checkpoint=self.run)
         self.longer = tr.solve(PROBLEM, X0, METHOD, steps=30, record=10)
         self.answer.save(self.result)
+        self.sweep = folder / "sweep"
+        self.swept = tr.sweep(**SWEEP | {"checkpoint": self.sweep})
 
     def bad_result(self, rng: random.Random, folder: Path) -> str | None:
         """One damaged file of a result."""
@@ -405,6 +409,21 @@ class Files:
             None if np.array_equal(found.x, self.longer.x) else f"checkpoint: {file.name} was damaged, another answer"
         )
 
+    def bad_sweep(self, rng: random.Random, folder: Path) -> str | None:
+        """One damaged file of a sweep."""
+        shutil.copytree(self.sweep, folder / "sweep")
+        file = rng.choice(sorted((folder / "sweep").iterdir()))
+        file.write_bytes(damaged(file.read_bytes(), rng))
+        try:
+            found = tr.sweep(**SWEEP | {"checkpoint": folder / "sweep"})
+        except ValueError as error:
+            clear = str(folder / "sweep") in str(error)
+            return None if clear else f"sweep: unclear ValueError: {str(error)[:200]}"
+        except Exception as error:
+            return f"sweep {file.name}: {type(error).__name__} from {origin(error)}: {str(error)[:200]}"
+        same = np.array_equal(found.results[0].x, self.swept.results[0].x)
+        return None if same else f"sweep: {file.name} was damaged, another answer"
+
 
 # ---- command lines -----------------------------------------------------------------------------------------------------
 
@@ -428,6 +447,7 @@ WORDS += (
     "--seed",
     "--x0",
     "--out",
+    "--checkpoint",
     "--methods",
     "--grid",
     "--quick",
@@ -489,7 +509,8 @@ def run_cases(count: int, seed: int, base: Path, minutes: float = math.inf) -> d
     files, watch, here = Files(base / "truth"), Watch(), Path.cwd()
     kinds: dict[str, tuple[Callable[[random.Random, Path], str | None], float]] = {
         "calls": (bad_call, 0.62),
-        "result files": (files.bad_result, 0.3),
+        "result files": (files.bad_result, 0.28),
+        "sweep files": (files.bad_sweep, 0.02),
         "checkpoint files": (files.bad_checkpoint, 0.03),
         "command lines": (bad_command, 0.05),
     }

@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # the loader of compiled pro
 os.environ["TIGHTROPE_CACHE"] = ""  # the command line keeps nothing
 
 import argparse
+import ctypes
 import gc
 import json
 import math
@@ -236,11 +237,40 @@ LINKS: tuple[Callable[[Any], Any], ...] = (jnp.sin, jnp.tanh, jnp.cosh, lambda x
 """What different problems are composed of."""
 
 
+class MallocInfo(ctypes.Structure):
+    """What glibc's mallinfo2 returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "in_use",
+            "free",
+            "keepcost",
+        )
+    ]
+
+
+def allocated() -> float:
+    """The megabytes that are allocated; the rest of a process is what its allocator keeps, and files."""
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = MallocInfo
+    found = library.mallinfo2()
+    return (found.in_use + found.hblkhd) / 2**20
+
+
 def process() -> dict[str, float]:
-    """The megabytes of this process, its threads, open files and maps of memory."""
+    """The megabytes of this process, and those that are allocated, its threads, open files and maps of memory."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "megabytes": int(status["VmRSS"].split()[0]) / 1024,
+        "megabytes_allocated": allocated(),
         "threads": threading.active_count(),
         "open_files": len(os.listdir("/proc/self/fd")),
         "memory_maps": Path("/proc/self/maps").read_bytes().count(b"\n"),
@@ -314,6 +344,7 @@ def many_solves(options: argparse.Namespace) -> dict[str, Any]:
         "at_the_end": after[-1],
         "megabytes_a_solve_after_warm_up": round(float(slope), 3),
         "megabytes_by_10_solves": [round(now["megabytes"]) for now in seen[9::10]],
+        "megabytes_allocated_by_10_solves": [round(now["megabytes_allocated"]) for now in seen[9::10]],
     }
 
 

@@ -23,6 +23,10 @@ def bad_input():
     return module
 
 
+def sweep_over(methods=None, seeds=1):
+    return tr.sweep(tr.Problem(np.sum), np.ones(2, np.float32), methods, steps=2, seeds=seeds)
+
+
 def test_generated_bad_input_is_refused_clearly_or_handled_right(bad_input, tmp_path):
     """The benchmark runs many more: `python benchmarks/reliability.py bad_input`."""
     found = bad_input.run_cases(300, seed=11, base=tmp_path)
@@ -53,6 +57,8 @@ def test_generated_bad_input_is_refused_clearly_or_handled_right(bad_input, tmp_
             ["solve: x0", "floats"],
         ),
         (lambda: tr.load(3), TypeError, ["load", "path"]),
+        (lambda: sweep_over(methods=np.array(1.0)), TypeError, ["sweep", "methods"]),
+        (lambda: sweep_over(seeds=np.array(1.0)), TypeError, ["sweep", "seeds"]),
     ],
 )
 def test_input_that_the_generator_once_found_to_be_unclear_is_named(call, kind, words):

@@ -203,6 +203,16 @@ def test_solve_a_file(own_file, name, compared):
     assert ("multiplier of budget[k]" in answer.output) == compared
 
 
+def test_solve_goes_on_from_a_checkpoint(own_file, tmp_path):
+    command = ["solve", f"{own_file}:known", "--steps", 50, "--method", "truncated-momentum", "--seed", 7]
+    first, again = (call(*command, "--checkpoint", tmp_path / "run") for _ in range(2))
+    assert "resumed" not in first.output
+    assert "resumed at step 50" in " ".join(again.output.split())
+    refused = call(*command[:-1], 8, "--checkpoint", tmp_path / "run")
+    assert refused.exit_code == 2
+    assert "differs in the seed" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "hints"),
     [

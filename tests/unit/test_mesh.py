@@ -148,7 +148,7 @@ def test_two_processes_of_a_job_give_the_result_of_one(tmp_path):
         "case.py:problem",
         "--distributed",
     ]
-    command += ["--steps", "30", "--method", "GradientDescentAscent"]
+    command += ["--steps", "30", "--method", "GradientDescentAscent", "--checkpoint", "run"]
     slurm = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2", "JAX_PLATFORMS": "cpu"}
     processes = [
         subprocess.Popen(
@@ -166,6 +166,7 @@ def test_two_processes_of_a_job_give_the_result_of_one(tmp_path):
     assert "30 steps were taken" in said[0][0]
     assert "Tightrope result" not in said[1][0]
     assert not (tmp_path / "result1.npz").exists()
+    assert (tmp_path / "run" / "30").is_dir()
     split = tr.load(tmp_path / "result0.npz")
 
     def loss(w, batch):

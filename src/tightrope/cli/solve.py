@@ -30,6 +30,9 @@ def solve_target(
     steps: Steps = 10_000,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Save the result here (.npz); read it with tightrope.load.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Save the run in this folder as it goes; the same command goes on from there.")
+    ] = None,
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Split data and batches over all devices of a Slurm or Open MPI job.")
     ] = False,
@@ -46,7 +49,7 @@ def solve_target(
       tightrope solve linear_on_circle
       tightrope solve lens --method SwitchingSubgradient --steps 50000
       tightrope solve my_file.py:problem --x0 w0 --out result.npz
-      srun tightrope solve my_file.py:problem --distributed
+      srun tightrope solve my_file.py:problem --distributed --checkpoint run
     """
     if out is not None and not out.absolute().parent.is_dir():
         fail(f"--out must be a file in a folder that exists, got {str(out)!r}")
@@ -54,7 +57,7 @@ def solve_target(
     problem, start, solution = case_maker(target, x0)()
     chosen = None if method is None else method_named(method, "--method")
     try:
-        result = solve(problem, start, chosen, steps=steps, seed=seed, mesh=mesh)
+        result = solve(problem, start, chosen, steps=steps, seed=seed, checkpoint=checkpoint, mesh=mesh)
     except (TypeError, ValueError) as error:
         fail(str(error))
     if not writes(mesh):

@@ -276,7 +276,7 @@ def _seeds(seeds: Any) -> list[int]:
     """The seeds as a list."""
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         return list(range(seed_number("sweep", "seeds", positive_int("sweep", "seeds", seeds))))
-    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+    if isinstance(seeds, str) or not _is_list(seeds):
         raise TypeError(f"sweep: seeds must be a number of seeds or the seeds themselves, got {described(seeds)}")
     listed = [seed_number("sweep", "seeds", seed) for seed in seeds]
     if not listed:
@@ -288,9 +288,14 @@ def _several(methods: Any) -> list[Any]:
     """The methods as a list."""
     if methods is None or isinstance(methods, Method | type | str):
         return [methods]
-    if not isinstance(methods, Iterable):
+    if not _is_list(methods):
         raise TypeError(f"sweep: methods must be a method or a list of methods, got {type(methods).__name__}")
     listed = list(methods)
     if not listed:
         raise ValueError("sweep: methods is empty; expected at least one")
     return listed
+
+
+def _is_list(value: Any) -> bool:
+    """Whether this is a list or the like, and no array that is one number."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
