@@ -55,7 +55,7 @@ from ...problems.data import Batches
 from ..base import Accepts, Draw, Hyper, Info, Method, hyper
 from ..shared.halves import even_batch_size, on_halves, parts_of, variance_from_halves
 from .multipliers import Controller, Response
-from .restoration import can_restore, restore
+from .restoration import can_restore, finish
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-6
 """Adam's decay rates, and ε in units of the root mean square of √ν."""
@@ -197,7 +197,7 @@ class AdaptiveLagrangian(Method):
         )
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
 
-        x, cost = _finish(oracle.with_state(model_state), oracle.project(state.x + step), metric, draw)
+        x, cost = _finish(oracle.with_state(model_state), oracle.project(state.x + step), metric, peak, draw)
         state = state._replace(
             x=join(x, model_state),
             first=adam.first,
@@ -208,7 +208,7 @@ class AdaptiveLagrangian(Method):
             optimizer=optimizer,
         )
         return state, Info(
-            1 + (probe == 2),
+            1 + (probe == 2) + cost.objective_gradients,
             1 + probe + cost.constraint_values,
             1 + probe + cost.constraint_jacobians,
             oracle.count_examples("both", sample) + cost.samples,
@@ -420,14 +420,14 @@ def _two_samples(oracle: Oracle, draw: Draw) -> tuple[Sample, Sample]:
 
 
 def _finish(
-    oracle: Oracle, x: Float[Array, " n"], metric: Float[Array, " n"], draw: Draw
+    oracle: Oracle, x: Float[Array, " n"], metric: Float[Array, " n"], rate: Float[Array, ""], draw: Draw
 ) -> tuple[Float[Array, " n"], Info]:
-    """x, restored if this is the last step, and what that cost."""
+    """x, restored and moved downhill if this is the last step, and what that cost."""
     if not can_restore(oracle):
         return x, Info()
-    nothing = jnp.int32(0)
-    return jax.lax.cond(
-        draw.k == draw.steps,
-        lambda: restore(oracle, x, metric, draw.key),
-        lambda: (x, Info(constraint_values=nothing, constraint_jacobians=nothing, samples=nothing)),
-    )
+
+    def last() -> tuple[Float[Array, " n"], Info]:
+        new, cost = finish(oracle, x, metric, rate, draw.key)
+        return new, Info(*map(jnp.int32, cost))
+
+    return jax.lax.cond(draw.k == draw.steps, last, lambda: (x, Info(*[jnp.int32(0)] * len(Info()))))
