@@ -241,11 +241,12 @@ def step_times(
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The lines of docs/adaptive-lagrangian.md that show the answers."""
+    """The lines of docs/adaptive-lagrangian.md that show the answers; † marks those of another version of the method."""
 
     def shown(row: dict[str, Any]) -> str:
         ours, best = row["ours"], row["best of the grid"]
         mark = " \\*" if row["chosen"] else ""
+        mark += "" if row.get("version of the method") == version_of_method() else " †"
         grid = f"{best['objective']:.4f}" if best else "none feasible"
         verdict = "feasible" if ours["feasible"] else f"violation {ours['violation']:.0e}"
         return f"| {row['case']}{mark} | {row['epochs']:g} | {ours['objective']:.4f} | {verdict} | {grid} |"

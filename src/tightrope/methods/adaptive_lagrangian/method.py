@@ -8,7 +8,7 @@ the root mean square of each leaf of x0:
     v, ν ← Adam's running means of g and g²
     x⁺ = P_X(x − α_k P v),   P = diag(s/(√ν + ε))             Adam, with steps relative to the size of each leaf
     y⁺ from h(x, ξ), P and v by the rule in `multipliers`
-    k = T:  x is moved to where the rows of all data are within their ranges, as `restoration` says
+    k = T:  x is moved to where the rows of all data are within their ranges, and once downhill, as `restoration` says
 
     α_k = α min{k/(0.02 T), 1, 1.25 (1 − (k − 1)/T)},   α = min{0.1, 7/√T}, less if the objective is steep
 
@@ -32,7 +32,8 @@ of the steps 2 to 64 and every eighth step from then on, with v and P of the ste
 On a set that does not bound each coordinate separately, P is a multiple of the identity (see GradientDescentAscent).
 
 What is proved: nothing for the iteration, as for Adam itself; the linear model in `multipliers` ignores curvature, momentum and
-noise. The restoration is Newton's method on the rows, with steps that never make the largest violation larger.
+noise. The restoration is Newton's method on the rows, with steps that never make the largest violation larger; the descent
+after it never raises the objective on all data.
 benchmarks/networks.py marks the networks that constants were chosen on, and has others. A run that ends before its last step
 (interrupted, or stopped by a tolerance) is not restored.
 """
