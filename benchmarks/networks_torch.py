@@ -164,7 +164,7 @@ def tabular(name: str) -> TorchCase:
         squares = sum((leaf**2).sum() for leaf in p.values())
         objective = functional.softplus(-batch["y"] * score).mean() + 1e-3 * squares
         rate = torch.sigmoid(score)
-        return objective, [(batch[name].T * rate).mean(dim=-1) for name in members]
+        return objective, [rate @ batch[name] / len(rate) for name in members]
 
     return TorchCase(problem, start, data, values)
 

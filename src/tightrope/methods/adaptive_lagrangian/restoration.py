@@ -102,7 +102,7 @@ def finish(
     if not all(isinstance(source, Dataset) for source in oracle.sources):
         return restored, cost
     lower, more = descend(oracle, restored, metric, rate, key)
-    return lower, Info(*map(operator.add, cost, more))
+    return lower, Info(*map(operator.add, cost, more))  # pyright: ignore[reportArgumentType]
 
 
 def descend(
@@ -121,7 +121,7 @@ def descend(
     examples = oracle.count_examples("both", sample)
     part = oracle.count_examples("constraints", jacobian_sample(oracle, sample, key))
     more = Info(2, 3, 1, 2 * examples + part)
-    return jnp.where(better, new, x), Info(*map(operator.add, cost, more))
+    return jnp.where(better, new, x), Info(*map(operator.add, cost, more))  # pyright: ignore[reportArgumentType]
 
 
 def row_scales(value: Float[Array, " rows"], rows: Rows) -> Float[Array, " rows"]:
