@@ -43,6 +43,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+import network_problems
 import networks
 import tightrope as tr
 
@@ -50,7 +51,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 METHOD = tr.methods.AdaptiveLagrangian()
 CONVOLUTION = "convolution, ten digits"
-TABULAR = ("bank-full, recall 0.65, alarms 0.15", "adult, fifty groups")
+TABULAR = ("bank-full, recall 0.65, alarms 0.15", "adult, recall 0.6, alarms 0.1", "adult, fifty groups")
 Tensors = dict[str, torch.Tensor]
 Step = Callable[[torch.Tensor], None]
 
@@ -110,7 +111,7 @@ class TorchCase(NamedTuple):
         """The same on the first examples alone."""
         assert isinstance(self.problem.data, tr.Dataset)
         arrays = {name: array[:examples] for name, array in self.problem.data.arrays.items()}
-        problem = with_data(self.problem, tr.Dataset(arrays, networks.BATCH))
+        problem = with_data(self.problem, tr.Dataset(arrays, network_problems.BATCH))
         return self._replace(problem=problem, data={name: array[:examples] for name, array in self.data.items()})
 
 
@@ -126,7 +127,7 @@ def on_device(arrays: dict[str, Any]) -> Tensors:
 
 def digits() -> TorchCase:
     """The convolutional network of networks.py; PyTorch puts channels first."""
-    problem, start = networks.convolution()
+    problem, start = network_problems.convolution()
     assert isinstance(problem.data, tr.Dataset)
     data = on_device(dict(problem.data.arrays))
     data["x"] = data["x"].permute(0, 3, 1, 2).contiguous()
@@ -153,7 +154,7 @@ def digits() -> TorchCase:
 
 def tabular(name: str) -> TorchCase:
     """Tabular networks of networks.py: recall and false alarms, or fifty groups."""
-    problem, start = networks.PROBLEMS[name][0]()
+    problem, start = network_problems.PROBLEMS[name][0]()
     assert isinstance(problem.data, tr.Dataset)
     data = on_device(dict(problem.data.arrays))
     members = ["groups"] if "groups" in data else ["positive", "negative"]
@@ -163,7 +164,7 @@ def tabular(name: str) -> TorchCase:
         squares = sum((leaf**2).sum() for leaf in p.values())
         objective = functional.softplus(-batch["y"] * score).mean() + 1e-3 * squares
         rate = torch.sigmoid(score)
-        return objective, [(batch[name].T * rate).mean(dim=-1) for name in members]
+        return objective, [rate @ batch[name] / len(rate) for name in members]
 
     return TorchCase(problem, start, data, values)
 
@@ -387,7 +388,7 @@ def cooper_answers(
 ) -> dict[int, dict[str, Any]]:
     """The answers of one run after each of these numbers of steps."""
     step, parameters = cooper_step(case, *rates)
-    indices, taken, found, done = drawn(case, max(steps), networks.BATCH, seed), 0.0, {}, 0
+    indices, taken, found, done = drawn(case, max(steps), network_problems.BATCH, seed), 0.0, {}, 0
     for count in sorted(steps):
         taken += timed(each(step), indices[done:count])
         found[count], done = judged(case, case.weights(parameters), taken), count
@@ -404,7 +405,7 @@ def answers(
     name: str, case: TorchCase, epochs: list[float], seeds: int, grid: list[tuple[float, float]]
 ) -> list[dict[str, Any]]:
     """A row for each number of epochs, and the times to the same point."""
-    steps = {e: int(e * case.examples / networks.BATCH) for e in epochs}
+    steps = {e: int(e * case.examples / network_problems.BATCH) for e in epochs}
     our_answer(case, min(steps.values()), 0)  # warm
     ours = {e: summary([our_answer(case, steps[e], seed) for seed in range(seeds)]) for e in epochs}
     print(f"{name}: ours {ours}", flush=True)

@@ -1,4 +1,4 @@
-"""The restoration at the end of AdaptiveLagrangian: on all data, never for the worse, and as a quadratic program."""
+"""The end of AdaptiveLagrangian, restoration and descent: on all data, never for the worse, and as quadratic programs."""
 
 from dataclasses import replace
 from functools import cache
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tightrope as tr
 from tightrope.methods.adaptive_lagrangian import restoration
-from tightrope.methods.adaptive_lagrangian.restoration import restoration_sample, restore, restoring_step
+from tightrope.methods.adaptive_lagrangian.restoration import finish, restoration_sample, restore, restoring_step
 from tightrope.oracles.build import oracle_for
 from tightrope.oracles.oracle import Oracle
 from tightrope.problems.parameters import Parameters
@@ -71,6 +71,11 @@ def restored(oracle: Oracle, x, metric):
 
 
 @eqx.filter_jit
+def finished(oracle: Oracle, x, metric, rate):
+    return finish(oracle, x, metric, rate, jax.random.key(KEY))
+
+
+@eqx.filter_jit
 def all_rows(oracle: Oracle, x):
     return oracle.c(x, oracle.everything())
 
@@ -79,10 +84,10 @@ def step_function():
     """The restoring step on all data, compiled the way that DENSE_ROWS says now."""
 
     @eqx.filter_jit
-    def step(oracle, x, metric):
+    def step(oracle, x, metric, gradient=None):
         key = jax.random.key(KEY)
         sample = restoration_sample(oracle, key)
-        return restoring_step(oracle, x, oracle.c(x, sample), metric, sample, key)
+        return restoring_step(oracle, x, oracle.c(x, sample), metric, sample, key, gradient)
 
     return step
 
@@ -138,8 +143,49 @@ def test_the_largest_violation_never_grows(number, bend, contradictions, units):
     assert after > restoration.TOLERANCE or not contradictions
 
 
+def test_the_descent_lowers_the_objective_and_violates_no_row():
+    """Or leaves x where it is, as for the longest of these steps, at points that only restoration has moved."""
+    lower = 0
+    for number in range(40):
+        oracle, x, metric = instance(number, bend=0.05)
+        before, size = restored(oracle, x, metric)[0], sizes(oracle, x)
+        after, cost = finished(oracle, x, metric, jnp.asarray(10.0 ** (number % 4 - 2)))
+        assert np.sum(after**2) < np.sum(before**2) or np.array_equal(after, before), number
+        assert np.max(violations(oracle, after) / size) <= max(1e-6, np.max(violations(oracle, before) / size)), number
+        assert int(cost.objective_gradients) == 2
+        lower += bool(np.any(after != before))
+    assert 20 < lower < 40
+
+
+def test_a_descent_with_the_true_curvature_solves_a_quadratic_problem():
+    """Of min ‖x‖² subject to linear rows: with P = I and α = ½ its model is the problem, so rows get to their ends."""
+    moved = 0
+    for number in range(20):
+        oracle, x, _ = instance(number, bend=0.0)
+        found, _ = finished(oracle, x, jnp.ones(DIM), jnp.asarray(0.5))
+        jacobian = np.asarray(oracle.rows_and_jacobian(jnp.asarray(x), oracle.everything())[1])
+        z, low, high = cp.Variable(DIM), np.asarray(oracle.rows.low), np.asarray(oracle.rows.high)
+        limits = [jacobian[i] @ z >= low[i] for i in np.flatnonzero(np.isfinite(low))]
+        limits += [jacobian[i] @ z <= high[i] for i in np.flatnonzero(np.isfinite(high))]
+        cp.Problem(cp.Minimize(cp.sum_squares(z)), limits).solve(solver=cp.CLARABEL)
+        np.testing.assert_allclose(found, z.value, atol=1e-5)
+        moved += np.linalg.norm(found - restored(oracle, x, jnp.ones(DIM))[0]) > 1e-3
+    assert moved == 20
+
+
+def test_endless_data_are_restored_without_a_descent():
+    """At the ends of their ranges, rows would be outside on half of all other samples."""
+    draw = lambda key, n: {"z": jax.random.normal(key, (n, 2))}
+    data = tr.Sampler(draw, batch_size=4)
+    inside = tr.at_most(lambda x, batch: jnp.mean(batch["z"] ** 2 @ x), 10.0, data=data)
+    problem = tr.Problem(lambda x, batch: -jnp.mean(batch["z"] ** 2 @ x), inside, data=data)
+    oracle = oracle_for(problem, Parameters(jnp.zeros(2)), "ranges")
+    x, _ = finish(oracle, jnp.ones(2), jnp.ones(2), jnp.asarray(0.1), jax.random.key(KEY))
+    np.testing.assert_array_equal(x, np.ones(2))
+
+
 def test_steps_by_products_are_the_dense_ones(dense_step, monkeypatch):
-    instances = [instance(number, bend=0.3) for number in range(20)]
+    instances = [(*instance(number, bend=0.3), 0.1 * np.ones(DIM)) for number in range(20)]
     expected = [dense_step(*at) for at in instances]
     monkeypatch.setattr(restoration, "DENSE_ROWS", 0)
     monkeypatch.setattr(restoration, "range_multipliers", None)  # only the dense step needs it
@@ -149,12 +195,14 @@ def test_steps_by_products_are_the_dense_ones(dense_step, monkeypatch):
         np.testing.assert_allclose(by_products(*at) / root, dense / root, atol=1e-5 * np.linalg.norm(dense / root))
 
 
-def test_a_step_solves_the_quadratic_program(dense_step):
-    """Of ½ dᵀP⁻¹d subject to low ≤ h + Jd ≤ high, by Clarabel in z with d = √P z, rows in units of their norms."""
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_a_step_solves_the_quadratic_program(dense_step, slope):
+    """Of gᵀd + ½ dᵀP⁻¹d subject to low ≤ h + Jd ≤ high, by Clarabel in z with d = √P z, rows in units of their norms."""
     held = 0
     for number in range(20):
         oracle, x, metric = instance(number, bend=0.3, units=2.0)
-        step = np.asarray(dense_step(oracle, x, metric)) / np.sqrt(metric)
+        gradient = slope * np.random.default_rng(number).normal(size=DIM)
+        step = np.asarray(dense_step(oracle, x, metric, gradient)) / np.sqrt(metric)
         h, jacobian = map(np.asarray, oracle.rows_and_jacobian(jnp.asarray(x), oracle.everything()))
         size = np.sqrt(np.sum(jacobian**2 * metric, axis=1))
         low, high = ((np.asarray(end) - h) / size for end in (oracle.rows.low, oracle.rows.high))
@@ -163,7 +211,8 @@ def test_a_step_solves_the_quadratic_program(dense_step):
         z = cp.Variable(DIM)
         rows = (jacobian * np.sqrt(metric) / size[:, None]) @ z
         limits = [rows[equal] == low[equal], rows[below] >= low[below], rows[above] <= high[above]]
-        cp.Problem(cp.Minimize(0.5 * cp.sum_squares(z)), limits).solve(
+        model = (np.sqrt(metric) * gradient) @ z + 0.5 * cp.sum_squares(z)
+        cp.Problem(cp.Minimize(model), limits).solve(
             solver=cp.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
         )
         np.testing.assert_allclose(step, z.value, atol=1e-7 * np.linalg.norm(z.value))

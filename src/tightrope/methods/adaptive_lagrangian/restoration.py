@@ -1,9 +1,14 @@
-r"""The last step of a run: move x to where the rows are within their ranges, on all data.
+r"""The last step of a run: move x to where the rows are within their ranges, on all data, and then once downhill.
 
-A round solves min ½ dᵀP⁻¹d subject to low ≤ h(x) + Jd ≤ high, so d = −P Jᵀy with y from an m×m problem (`range_multipliers`,
-with penalties so large that they only matter where the linearized rows contradict each other), and sets x ← P_X(x + d). It is
-Newton's method for the rows that are violated, and needs few rounds. A round that makes the largest violation no smaller is
-undone, and the next step is a quarter as long.
+Restore: a round solves min ½ dᵀP⁻¹d subject to low ≤ h(x) + Jd ≤ high, so d = −P Jᵀy with y from an m×m problem
+(`range_multipliers`, with penalties so large that they only matter where the linearized rows contradict each other), and sets
+x ← P_X(x + d). It is Newton's method for the rows that are violated, and needs few rounds. A round that makes the largest
+violation no smaller is undone, and the next step is a quarter as long.
+
+Descend: noise leaves some rows inside their ranges although the objective pushes them out. One step of sequential quadratic
+programming takes them to their ends: min ∇fᵀd + (1/2α) dᵀP⁻¹d subject to the same, so d = −αP(∇f + Jᵀy), restored in its
+turn. It is taken if it lowers the objective and violates no row. Only for finite data: on another sample of endless data, rows
+at their ends are outside half of the time.
 
 The rows h are those of all data, or of a large fresh sample where data are endless. With many rows, J is that of a smaller
 random sample: an error in J makes the convergence linear, not the answer wrong. With very many rows J is never formed.
@@ -11,6 +16,7 @@ random sample: an error in J makes the convergence linear, not the answer wrong.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,6 +28,7 @@ from ...numerics.products import linearize, range_multipliers_by_products, row_s
 from ...numerics.ranges import RangePenalty, range_multipliers
 from ...numerics.scaling import positive_or_one
 from ...oracles.oracle import Oracle, Sample
+from ...oracles.rows import Rows
 from ...problems.data import Batches, Dataset, Span
 from ..base import Info
 
@@ -60,8 +67,7 @@ def restore(
     oracle = replace(oracle, training=False)
     sample, rows = restoration_sample(oracle, key), oracle.rows
     first = oracle.c(x, sample)
-    ends = [jnp.where(jnp.isfinite(end), jnp.abs(end), 0.0) for end in (rows.low, rows.high)]
-    scale = positive_or_one(jnp.maximum(jnp.abs(first), jnp.maximum(*ends)))
+    scale = row_scales(first, rows)
 
     def largest(value: Float[Array, " rows"]) -> Float[Array, ""]:
         return jnp.max(rows.violation(value) / scale)
@@ -88,6 +94,42 @@ def restore(
     return last.x, cost
 
 
+def finish(
+    oracle: Oracle, x: Float[Array, " n"], metric: Float[Array, " n"], rate: Float[Array, ""], key: Array
+) -> tuple[Float[Array, " n"], Info]:
+    """Return x, restored and then moved downhill where data are finite, and the cost; `rate` is α."""
+    restored, cost = restore(oracle, x, metric, key)
+    if not all(isinstance(source, Dataset) for source in oracle.sources):
+        return restored, cost
+    lower, more = descend(oracle, restored, metric, rate, key)
+    return lower, Info(*map(operator.add, cost, more))  # pyright: ignore[reportArgumentType]
+
+
+def descend(
+    oracle: Oracle, x: Float[Array, " n"], metric: Float[Array, " n"], rate: Float[Array, ""], key: Array
+) -> tuple[Float[Array, " n"], Info]:
+    """Return a point with a lower objective whose rows are no more violated, or x if it is not found; and the cost."""
+    oracle = replace(oracle, training=False)
+    sample, rows = restoration_sample(oracle, key), oracle.rows
+    (objective, gradient), value = oracle.value_and_grad(x, sample), oracle.c(x, sample)
+    step = restoring_step(oracle, x, value, rate * metric, sample, key, gradient)
+    new, cost = restore(oracle, oracle.project(x + step), metric, key)
+    scale = row_scales(value, rows)
+    before, after = (jnp.max(rows.violation(h) / scale) for h in (value, oracle.c(new, sample)))
+    lower, _ = oracle.value_and_grad(new, sample)  # counted with a gradient, which the compiler leaves out
+    better = (lower < objective) & (after <= jnp.maximum(before, TOLERANCE))
+    examples = oracle.count_examples("both", sample)
+    part = oracle.count_examples("constraints", jacobian_sample(oracle, sample, key))
+    more = Info(2, 3, 1, 2 * examples + part)
+    return jnp.where(better, new, x), Info(*map(operator.add, cost, more))  # pyright: ignore[reportArgumentType]
+
+
+def row_scales(value: Float[Array, " rows"], rows: Rows) -> Float[Array, " rows"]:
+    """The largest of each row's value and finite bounds, in size."""
+    ends = [jnp.where(jnp.isfinite(end), jnp.abs(end), 0.0) for end in (rows.low, rows.high)]
+    return positive_or_one(jnp.maximum(jnp.abs(value), jnp.maximum(*ends)))
+
+
 def restoration_sample(oracle: Oracle, key: Array) -> Sample:
     """All data, and a large sample of endless data."""
     keys = jax.random.split(key, max(len(oracle.sources), 1))
@@ -104,28 +146,31 @@ def restoring_step(
     metric: Float[Array, " n"],
     sample: Sample,
     key: Array,
+    gradient: Float[Array, " n"] | None = None,
 ) -> Float[Array, " n"]:
-    """The shortest step, in the metric, that takes the linearized rows to their ranges."""
+    """The step with the least gᵀd + ½ dᵀP⁻¹d that takes the linearized rows to their ranges; the shortest one without g."""
     part = jacobian_sample(oracle, sample, key)
+    free = jnp.zeros_like(x) if gradient is None else -metric * gradient
     if _by_products(oracle):
         _, jacobian = linearize(lambda point: oracle.c(point, part), x)
         root = jnp.sqrt(metric)
         size = jnp.sqrt(row_squares(jacobian._replace(push=lambda z: jacobian.push(root * z)), x, key))
-        ranges = _ranges(oracle, value, size**2)
+        after_free = value + jacobian.push(free)
+        ranges = _ranges(oracle, after_free, size**2)
         multipliers, _ = range_multipliers_by_products(
             lambda y: jacobian.push(metric * jacobian.pull(y)),
-            value,
+            after_free,
             ranges,
             jnp.zeros_like(value),
             size,
             tolerance=TOLERANCE,
             products=PRODUCTS,
         )
-        return -metric * jacobian.pull(multipliers)
+        return free - metric * jacobian.pull(multipliers)
     _, jacobian = oracle.rows_and_jacobian(x, part)
-    gram = (jacobian * metric) @ jacobian.T
-    multipliers = range_multipliers(gram, value, _ranges(oracle, value, jnp.diag(gram)), jnp.zeros_like(value))
-    return -metric * (multipliers @ jacobian)
+    gram, after_free = (jacobian * metric) @ jacobian.T, value + jacobian @ free
+    ranges = _ranges(oracle, after_free, jnp.diag(gram))
+    return free - metric * (range_multipliers(gram, after_free, ranges, jnp.zeros_like(value)) @ jacobian)
 
 
 def jacobian_sample(oracle: Oracle, sample: Sample, key: Array) -> Sample:
