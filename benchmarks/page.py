@@ -76,10 +76,11 @@ def overhead() -> str:
         for row in found["overhead"]
     ]
     head = ["parameters", "steps", "records", "µs a step", "hand-written", "ratio"]
+    differ = max(row["largest difference of last iterates"] for row in found["overhead"])
     return f"""## A step, against a hand-written loop
 
-TruncatedMomentum against the same method written as one `jax.lax.scan`, with the same random numbers: the last iterates are
-equal to the bit. JAX {found["machine"]["jax"]}.
+TruncatedMomentum against the same method written as one loop of JAX, with the same random numbers: the last iterates differ by
+{differ:.0e} at most. CPU time on one core, JAX {found["machine"]["jax"]}.
 
 {table(head, rows)}
 """
