@@ -350,6 +350,11 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return content[:place] + bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1 :]
 
 
+def sweep_in(folder: Any) -> tr.SweepResult:
+    """The sweep, with its finished runs in this folder."""
+    return tr.sweep(**SWEEP | {"checkpoint": folder})
+
+
 class Files:
     """A saved result and a folder of checkpoints, which cases damage copies of."""
 
@@ -360,7 +365,7 @@ class Files:
         self.longer = tr.solve(PROBLEM, X0, METHOD, steps=30, record=10)
         self.answer.save(self.result)
         self.sweep = folder / "sweep"
-        self.swept = tr.sweep(**SWEEP | {"checkpoint": self.sweep})
+        self.swept = sweep_in(self.sweep)
 
     def bad_result(self, rng: random.Random, folder: Path) -> str | None:
         """One damaged file of a result."""
@@ -415,7 +420,7 @@ class Files:
         file = rng.choice(sorted((folder / "sweep").iterdir()))
         file.write_bytes(damaged(file.read_bytes(), rng))
         try:
-            found = tr.sweep(**SWEEP | {"checkpoint": folder / "sweep"})
+            found = sweep_in(folder / "sweep")
         except ValueError as error:
             clear = str(folder / "sweep") in str(error)
             return None if clear else f"sweep: unclear ValueError: {str(error)[:200]}"

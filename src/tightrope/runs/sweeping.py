@@ -276,7 +276,7 @@ def _seeds(seeds: Any) -> list[int]:
     """The seeds as a list."""
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         return list(range(seed_number("sweep", "seeds", positive_int("sweep", "seeds", seeds))))
-    if isinstance(seeds, str) or not _is_list(seeds):
+    if isinstance(seeds, str | bool) or not _is_list(seeds):
         raise TypeError(f"sweep: seeds must be a number of seeds or the seeds themselves, got {described(seeds)}")
     listed = [seed_number("sweep", "seeds", seed) for seed in seeds]
     if not listed:
