@@ -223,6 +223,13 @@ SOLVE: dict[str, Any] = {"problem": PROBLEM, "x0": X0, "method": METHOD, "steps"
 SOLVE |= {"stop": None, "progress": False, "callback": None, "checkpoint": None, "warm_start": None, "mesh": None}
 SWEEP: dict[str, Any] = {"problem": PROBLEM, "x0": X0, "methods": METHOD, "steps": 4, "seeds": [0], "record": 2}
 SWEEP |= {"stop": None, "executor": None, "part_size": None, "checkpoint": None}
+
+
+def sweep_in(folder: Path) -> tr.SweepResult:
+    arguments: dict[str, Any] = SWEEP | {"checkpoint": folder}
+    return tr.sweep(**arguments)
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "GradientDescentAscent": {"step_size": 0.1, "dual_step_size": 0.1, "decay": 0.5, "update": "simultaneous"},
     "TruncatedMomentum": {"step_size": 0.1, "penalty": 1.0, "momentum": 1.0, "estimator": "recursive"},
@@ -360,7 +367,7 @@ class Files:
         self.longer = tr.solve(PROBLEM, X0, METHOD, steps=30, record=10)
         self.answer.save(self.result)
         self.sweep = folder / "sweep"
-        self.swept = tr.sweep(**SWEEP | {"checkpoint": self.sweep})
+        self.swept = sweep_in(self.sweep)
 
     def bad_result(self, rng: random.Random, folder: Path) -> str | None:
         """One damaged file of a result."""
@@ -415,7 +422,7 @@ class Files:
         file = rng.choice(sorted((folder / "sweep").iterdir()))
         file.write_bytes(damaged(file.read_bytes(), rng))
         try:
-            found = tr.sweep(**SWEEP | {"checkpoint": folder / "sweep"})
+            found = sweep_in(folder / "sweep")
         except ValueError as error:
             clear = str(folder / "sweep") in str(error)
             return None if clear else f"sweep: unclear ValueError: {str(error)[:200]}"
