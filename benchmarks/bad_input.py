@@ -223,6 +223,13 @@ SOLVE: dict[str, Any] = {"problem": PROBLEM, "x0": X0, "method": METHOD, "steps"
 SOLVE |= {"stop": None, "progress": False, "callback": None, "checkpoint": None, "warm_start": None, "mesh": None}
 SWEEP: dict[str, Any] = {"problem": PROBLEM, "x0": X0, "methods": METHOD, "steps": 4, "seeds": [0], "record": 2}
 SWEEP |= {"stop": None, "executor": None, "part_size": None, "checkpoint": None}
+
+
+def sweep_in(folder: Path) -> tr.SweepResult:
+    arguments: dict[str, Any] = SWEEP | {"checkpoint": folder}
+    return tr.sweep(**arguments)
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "GradientDescentAscent": {"step_size": 0.1, "dual_step_size": 0.1, "decay": 0.5, "update": "simultaneous"},
     "TruncatedMomentum": {"step_size": 0.1, "penalty": 1.0, "momentum": 1.0, "estimator": "recursive"},

@@ -356,3 +356,9 @@ def test_what_a_callback_returns_matters_only_if_it_is_true():
         fair_problem(), X0, "GradientDescentAscent", steps=60, record=20, callback=lambda row: row["step"]
     )
     assert result.steps == 60
+
+
+def test_an_error_of_a_callback_says_where_it_was_raised():
+    with pytest.raises(ZeroDivisionError) as raised:
+        tr.solve(fair_problem(), X0, "GradientDescentAscent", steps=60, record=20, callback=lambda row: 1 / 0)
+    assert raised.value.__notes__ == ["in the callback, at the record of step 0"]

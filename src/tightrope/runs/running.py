@@ -45,6 +45,9 @@ class Observer:
                 self.stopped = self.callback(row | {"x": params()}) is True
             except StopIteration:
                 self.stopped = True
+            except Exception as error:
+                error.add_note(f"in the callback, at the record of step {row['step']:,}")
+                raise
 
 
 @dataclass

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import jax.numpy as jnp
 import numpy as np
@@ -296,6 +296,6 @@ def _several(methods: Any) -> list[Any]:
     return listed
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: Any) -> TypeGuard[Iterable[Any]]:
     """Whether this is a list or the like, and no array that is one number."""
     return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
