@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..oracles.build import definition_of
 from ..oracles.oracle import Oracle, Sample
 from ..problems.canonical import primitives
 from ..problems.compiling import Effort, Program
@@ -74,7 +75,9 @@ class Programs:
         together = numbers <= MAX_GROUP_NUMBERS and (self._large or not slow_together(original))
         self._group, self._trained = GROUP_SIZE if together else 1, original.parameters.trained.size
         effort = effort_for(original)
-        self._evaluate, self._curvatures = Program(evaluate_points, effort), Program(curvatures, effort)
+        definition = definition_of(original)
+        self._evaluate = Program(evaluate_points, effort, definition)
+        self._curvatures = Program(curvatures, effort, definition)
 
     def begin(self, leaves: list[Array], sample: Sample, start: Float[Array, " n"]) -> None:
         """Trace the programs for this sample; they are compiled in threads."""

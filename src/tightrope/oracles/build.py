@@ -12,7 +12,8 @@ import numpy as np
 
 from ..problems.checks import check_functions
 from ..problems.constraints import Constraint
-from ..problems.data import Source
+from ..problems.data import Sampler, Source
+from ..problems.definition import Definition, Draw, Mean
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem
 from ..problems.tracing import takes_key, with_arguments_of
@@ -47,6 +48,14 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native", 
         parameters=parameters,
         training=training,
     )
+
+
+def definition_of(oracle: Oracle, *static: Any) -> Definition:
+    """What a program is made of that depends on this oracle, on what is static among its arguments, and on `static`."""
+    terms, whole = (oracle.objective, *oracle.constraints), oracle.parameters
+    means = [Mean(term.fn, None if term.source is None else oracle.sources[term.source], whole) for term in terms]
+    draws = [Draw(source) for source in oracle.sources if isinstance(source, Sampler)]
+    return Definition([*means, *draws], {"parameters": whole, "trained": whole.trained}, (oracle, static))
 
 
 def _in_training(constraint: Constraint) -> Constraint:

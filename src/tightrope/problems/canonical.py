@@ -80,7 +80,7 @@ def describe(value: Any) -> Iterator[Token]:
     elif callable(value):
         yield from _function(value)
     else:
-        yield f"{_type_name(value)} {_without_addresses(repr(value))}"
+        yield f"{_type_name(value)} {without_addresses(repr(value))}"
 
 
 def _each(kind: str, values: Any) -> Iterator[Token]:
@@ -131,7 +131,7 @@ def _function(function: Any, within: tuple[Any, ...] = ()) -> Iterator[Token]:
     function = getattr(function, "__wrapped__", function)
     code = getattr(function, "__code__", None)
     if code is None:
-        yield f"function {getattr(function, '__qualname__', None) or _without_addresses(repr(function))}"
+        yield f"function {getattr(function, '__qualname__', None) or without_addresses(repr(function))}"
         return
     yield from _code(code)
     within = (*within, function)
@@ -169,5 +169,6 @@ def _type_name(value: Any) -> str:
     return type(value).__qualname__
 
 
-def _without_addresses(text: str) -> str:
+def without_addresses(text: str) -> str:
+    """The text of an object without the addresses and ids in it."""
     return re.sub(r" at 0x[0-9a-fA-F]+|\bid=\d+", "", text)

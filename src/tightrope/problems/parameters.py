@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..arguments import leaves_of
+from .canonical import without_addresses
 from .model_state import WithState
 
 
@@ -70,6 +71,7 @@ class Parameters:
         leaves, structure = jax.tree.flatten(arrays)
         rest, rest_structure = jax.tree.flatten(self._rest)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        self._described = [without_addresses(str(structure)), str(shapes), self.has_state, self.trained.size]
         self.key = (structure, shapes, rest_structure, tuple(_identity(leaf) for leaf in rest))
 
     def unravel(self, vector: Float[Array, " n"]) -> PyTree[Any]:
@@ -83,6 +85,10 @@ class Parameters:
     def ravel(self, params: PyTree[Any]) -> Float[Array, " n"]:
         """The flat vector of a pytree that has this structure."""
         return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0].astype(self.dtype)
+
+    def static_parts(self) -> list[Any]:
+        """What the library's programs depend on; see `structure`."""
+        return self._described
 
     def split(self, vector: Any) -> tuple[Any, Any]:
         """The part of a vector of JAX or NumPy that is trained, and its model state; None if there is none."""

@@ -22,7 +22,8 @@ from ..domains import Domain
 from .canonical import describe
 from .checks import Function
 from .compiling import Program
-from .data import Dataset, Source
+from .data import Dataset, Sampler, Source
+from .definition import Definition, Draw, Mean
 from .model_state import call as call_at
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
@@ -81,7 +82,12 @@ def begin_probe(problem: Problem, parameters: Parameters, data: Data) -> None:
 
 def _program(problem: Problem, parameters: Parameters) -> Program:
     def make() -> Program:
-        return Program(partial(_probe, problem, parameters), "little")
+        means = [Mean(fn, source, parameters) for _, fn, source in _functions(problem)]
+        places = [None if source is None else problem.sources.index(source) for _, _, source in _functions(problem)]
+        draws = [Draw(source) for source in problem.sources if isinstance(source, Sampler)]
+        static = parameters, problem.sources, places
+        definition = Definition([*means, *draws], {"parameters": parameters}, static)
+        return Program(partial(_probe, problem, parameters), "little", definition)
 
     return cached_on_problem(problem, ("probe", parameters.key), make)
 

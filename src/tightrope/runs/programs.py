@@ -14,6 +14,7 @@ import jax
 from jaxtyping import Array
 
 from ..methods.base import Method
+from ..oracles.build import definition_of
 from ..oracles.oracle import Oracle
 from ..problems.compiling import Program
 from ..problems.problem import cached_on_problem
@@ -27,8 +28,9 @@ class RunPrograms:
 
     def __init__(self, oracle: Oracle, lanes: bool):
         self._oracle, self._lanes = jax.tree.structure(oracle), lanes
-        self.start = Program(partial(_start, self._oracle, lanes), "little")
-        self.output = Program(partial(_output, self._oracle, lanes), "little")
+        self._definition = definition_of(oracle, lanes)
+        self.start = Program(partial(_start, self._oracle, lanes), "little", self._definition)
+        self.output = Program(partial(_output, self._oracle, lanes), "little", self._definition)
         self._loops: dict[int, Program] = {}
 
     def timed_start(self, *arguments: Any) -> tuple[StepperState, float]:
@@ -39,8 +41,10 @@ class RunPrograms:
 
     def loop(self, records: int) -> Program:
         """The compiled loop with room for this many records in a call."""
-        shape = LoopShape(self._oracle, self._lanes, records)
-        return self._loops.setdefault(records, Program(partial(run_steps, shape)))
+        if records not in self._loops:
+            loop = partial(run_steps, LoopShape(self._oracle, self._lanes, records))
+            self._loops[records] = Program(loop, "full", self._definition.with_static(records))
+        return self._loops[records]
 
 
 def _start(
