@@ -56,7 +56,7 @@ def slow_together(oracle: Oracle) -> bool:
 class Programs:
     """The programs that evaluate points of the original problem."""
 
-    def __init__(self, original: Oracle):
+    def __init__(self, problem: Problem, original: Oracle):
         structure = jax.tree.structure(original)
 
         def evaluate_points(
@@ -75,7 +75,7 @@ class Programs:
         together = numbers <= MAX_GROUP_NUMBERS and (self._large or not slow_together(original))
         self._group, self._trained = GROUP_SIZE if together else 1, original.parameters.trained.size
         effort = effort_for(original)
-        definition = definition_of(original)
+        definition = definition_of(problem, original)
         self._evaluate = Program(evaluate_points, effort, definition)
         self._curvatures = Program(curvatures, effort, definition)
 
@@ -140,4 +140,4 @@ def over_groups(program: Callable[..., Any], size: int, *columns: np.ndarray) ->
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:
     """The problem's programs for this structure of x."""
-    return cached_on_problem(problem, ("original", original.parameters.key), lambda: Programs(original))
+    return cached_on_problem(problem, ("original", original.parameters.key), lambda: Programs(problem, original))

@@ -12,10 +12,10 @@ import numpy as np
 
 from ..problems.checks import check_functions
 from ..problems.constraints import Constraint
-from ..problems.data import Sampler, Source
-from ..problems.definition import Definition, Draw, Mean
+from ..problems.data import Source
+from ..problems.definition import Definition
 from ..problems.parameters import Parameters
-from ..problems.problem import Problem
+from ..problems.problem import Problem, cached_on_problem
 from ..problems.tracing import takes_key, with_arguments_of
 from .oracle import Oracle, Term
 from .rows import Form, rows_in_form
@@ -50,12 +50,13 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native", 
     )
 
 
-def definition_of(oracle: Oracle, *static: Any) -> Definition:
-    """What a program is made of that depends on this oracle, on what is static among its arguments, and on `static`."""
-    terms, whole = (oracle.objective, *oracle.constraints), oracle.parameters
-    means = [Mean(term.fn, None if term.source is None else oracle.sources[term.source], whole) for term in terms]
-    draws = [Draw(source) for source in oracle.sources if isinstance(source, Sampler)]
-    return Definition([*means, *draws], {"parameters": whole, "trained": whole.trained}, (oracle, static))
+def definition_of(problem: Problem, oracle: Oracle) -> Definition:
+    """What a program is made of that closes over this oracle, and over nothing else of the user's."""
+    digests = cached_on_problem(problem, ("digests", oracle.parameters.key), dict)
+    terms = [
+        (t.fn, None if t.source is None else oracle.sources[t.source]) for t in (oracle.objective, *oracle.constraints)
+    ]
+    return Definition(terms, oracle.sources, oracle.parameters, digests)
 
 
 def _in_training(constraint: Constraint) -> Constraint:

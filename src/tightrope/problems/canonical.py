@@ -133,7 +133,7 @@ def _function(function: Any, within: tuple[Any, ...] = ()) -> Iterator[Token]:
     if code is None:
         yield f"function {getattr(function, '__qualname__', None) or without_addresses(repr(function))}"
         return
-    yield from _code(code)
+    yield from describe_code(code)
     within = (*within, function)
     for value in (*(function.__defaults__ or ()), *map(_contents, function.__closure__ or ())):
         if isinstance(value, types.FunctionType):
@@ -142,11 +142,12 @@ def _function(function: Any, within: tuple[Any, ...] = ()) -> Iterator[Token]:
             yield from describe(value)
 
 
-def _code(code: types.CodeType) -> Iterator[Token]:
+def describe_code(code: types.CodeType) -> Iterator[Token]:
+    """The instructions, names and numbers of a function's code; not its messages and line numbers."""
     yield f"code {code.co_code.hex()} {code.co_names}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _code(constant)
+            yield from describe_code(constant)
         elif not isinstance(constant, str):  # docstrings and messages
             yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
 

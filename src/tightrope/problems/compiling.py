@@ -26,10 +26,10 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import program_folder
-from .calls import recorded
+from .calls import Call, recorded
 from .canonical import digest, primitives
 from .definition import Definition
-from .known_programs import Known, KnownPrograms
+from .known_programs import KnownPrograms
 from .structure import shape_of
 
 logger = logging.getLogger("tightrope")
@@ -46,20 +46,6 @@ CPU_OPTIONS: dict[Effort, dict[str, Any]] = {
     "full": {"xla_cpu_use_fusion_emitters": False},
 }
 """Options of XLA on CPUs. Fusion emitters double the time that it takes to compile a step, and make no step faster."""
-
-
-SETTINGS = (
-    "jax_enable_x64",
-    "jax_default_matmul_precision",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_default_prng_impl",
-    "jax_threefry_partitionable",
-    "jax_debug_nans",
-    "jax_debug_infs",
-    "jax_disable_jit",
-)
-"""Settings of JAX that change a trace."""
 
 
 class _Cache:
@@ -124,6 +110,31 @@ class _Ready(NamedTuple):
     shapes: list[Any]
 
 
+class _Traced(NamedTuple):
+    """A trace.
+
+    Attributes:
+        jitted: what was traced, as a function of a list of arrays.
+        stages: the trace.
+        computes: the digest of what it computes; None: it is like no other.
+        places: the devices of its arguments.
+        structure: the structure of what it returns.
+        shapes: the arrays of what it returns.
+    """
+
+    jitted: Any
+    stages: Any
+    computes: str | None
+    places: list[Any]
+    structure: Any
+    shapes: list[Any]
+
+    def compiled(self, lower: Callable[[], Any], effort: Effort) -> _Ready:
+        """Have it compiled, if nothing in the cache computes the same."""
+        key = _executable_key(self.computes, self.places, effort)
+        return _Ready(_cache.get(key, partial(_begin, lower, effort)), self.structure, self.shapes)
+
+
 class Program:
     """A function of pytrees of arrays, compiled for each structure and all shapes of its arguments.
 
@@ -140,7 +151,6 @@ class Program:
         self.fn = fn
         self._effort: Effort = effort
         self._definition = definition
-        self._name = getattr(fn, "__name__", None) or getattr(fn, "func", fn).__name__
         self._ready: dict[Hashable, _Ready] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -173,52 +183,44 @@ class Program:
     def _prepare(self, args: tuple[Any, ...], structure: Any, leaves: list[Any], places: list[Any]) -> _Ready:
         definition, described = self._definition, None
         if definition is not None and all(place is None for place in places):
-            described = definition.described(self._name, self._effort, _surroundings(), args)
+            described = definition.described(self.fn, args, self._effort, _surroundings())
         if definition is None or described is None:
-            return self._trace(structure, leaves, places)[0]
-        found = self._find(described, definition, structure, leaves, places)
-        if found is not None:
-            return found
-        with recorded(definition.names) as calls:
-            ready, key = self._trace(structure, leaves, places)
-        known = None if calls.unknown else Known.of(key, ready.structure, ready.shapes, definition)
-        if known is not None and isinstance(key, tuple):
-            _known.add(described, calls.found, known, definition, ready.executable)
-        return ready
+            traced = self._trace(structure, leaves, places)
+            return traced.compiled(traced.stages.lower, self._effort)
+        return self._find(described, definition, leaves) or self._learn(
+            described, definition, structure, leaves, places
+        )
 
-    def _find(
-        self, described: str, definition: Definition, structure: Any, leaves: list[Any], places: list[Any]
-    ) -> _Ready | None:
-        """The program, if it is known and there is an executable of it."""
+    def _find(self, described: str, definition: Definition, leaves: list[Any]) -> _Ready | None:
+        """The program, if it is known."""
         found = _known.find(described, definition)
         if found is None:
             return None
-        known, stored = found
-        shapes = known.returned_shapes()
+        known, exported = found
+        key = _executable_key(known.computes, [None] * len(leaves), self._effort)
+        executable = _cache.find(key)
+        if executable is None and exported is not None:
+            executable = _cache.get(key, partial(_begin, partial(_lower_exported, exported, leaves), self._effort))
+        return None if executable is None else _Ready(executable, known.structure(definition), known.arrays())
 
-        def load() -> Any:
-            try:
-                return program_folder.load(stored or b"", len(leaves), len(shapes))
-            except Exception as error:  # damaged, or of another machine after all
-                logger.debug("%s is compiled again: %s", self._name, error)
-                return _compile(self._traced(structure, leaves, places)[0].lower(), self._effort)
+    def _learn(
+        self, described: str, definition: Definition, structure: Any, leaves: list[Any], places: list[Any]
+    ) -> _Ready:
+        """The program, traced; it is known from then on."""
+        calls: set[Call | None] = set()
+        with recorded(lambda *call: calls.add(definition.call_of(*call))):
+            traced = self._trace(structure, leaves, places)
+        lower, foreseen = traced.stages.lower, sorted((call for call in calls if call is not None), key=repr)
+        if traced.computes is not None and None not in calls:
+            added = _known.add(described, foreseen, definition, traced.computes, traced.structure, traced.shapes)
+            exported = None if added is None else program_folder.exported(traced.jitted, leaves)
+            if added is not None and exported is not None:
+                program_folder.write(described, foreseen, *added, exported)
+                lower = partial(_lower_exported, exported, leaves)
+        return traced.compiled(lower, self._effort)
 
-        executable = _cache.find(known.key) if stored is None else _cache.get(known.key, lambda: load)
-        return None if executable is None else _Ready(executable, known.structure(definition), shapes)
-
-    def _trace(self, structure: Any, leaves: list[Any], places: list[Any]) -> tuple[_Ready, Hashable]:
-        """Trace the function; lower it, and have it compiled, if nothing in the cache computes the same."""
-        traced, returned = self._traced(structure, leaves, places)
-        key = _key(traced.jaxpr, places, self._effort)
-
-        def lower() -> Callable[[], Any]:
-            logger.debug("compiling %s", self._name)
-            return partial(_compile, traced.lower(), self._effort)
-
-        return _Ready(_cache.get(key, lower), returned, jax.tree.leaves(traced.out_info)), key
-
-    def _traced(self, structure: Any, leaves: list[Any], places: list[Any]) -> tuple[Any, Any]:
-        """The trace as a function of the list of leaves, and the structure of what it returns."""
+    def _trace(self, structure: Any, leaves: list[Any], places: list[Any]) -> _Traced:
+        """Trace the function, as one of the list of leaves."""
         returned: list[Any] = []
 
         def flat(leaves: list[Any]) -> list[Any]:
@@ -226,11 +228,24 @@ class Program:
             returned[:] = [tree]
             return found
 
-        flat.__name__ = self._name
+        flat.__name__ = getattr(self.fn, "__name__", None) or getattr(self.fn, "func", flat).__name__
         everywhere = _everywhere(places)
         if everywhere is not None:
             leaves = [_placed(leaf, place) for leaf, place in zip(leaves, places, strict=True)]
-        return jax.jit(flat, out_shardings=everywhere).trace(leaves), returned[0]
+        jitted = jax.jit(flat, out_shardings=everywhere)
+        stages = jitted.trace(leaves)
+        return _Traced(jitted, stages, _computes(stages.jaxpr), places, returned[0], jax.tree.leaves(stages.out_info))
+
+
+def _begin(lower: Callable[[], Any], effort: Effort) -> Callable[[], Any]:
+    """Lower a program, and return what compiles it."""
+    lowered = lower()
+    logger.debug("compiling %s", lowered)
+    return partial(_compile, lowered, effort)
+
+
+def _lower_exported(exported: Any, leaves: list[Any]) -> Any:
+    return jax.jit(exported.call).lower(leaves)
 
 
 def _compile(lowered: Any, effort: Effort) -> Any:
@@ -244,17 +259,25 @@ def _compile(lowered: Any, effort: Effort) -> Any:
         return lowered.compile()  # a version of XLA with other options
 
 
-def _key(jaxpr: Any, places: list[Any], effort: Effort) -> Hashable:
-    """What a trace computes, and where; one that calls back into Python is like no other."""
-    if any("callback" in name for name in primitives(jaxpr)):
-        return object()
-    return digest(jaxpr), tuple(places), effort, jax.default_backend(), str(jax.config.values["jax_default_device"])
+def _computes(jaxpr: Any) -> str | None:
+    """What a trace computes; None for one that calls back into Python, which is like no other."""
+    return None if any("callback" in name for name in primitives(jaxpr)) else digest(jaxpr)
 
 
-def _surroundings() -> tuple[str, ...]:
-    """The device, and the settings of JAX that change a trace."""
-    settings = (str(getattr(jax.config, name, None)) for name in SETTINGS)
-    return jax.default_backend(), str(jax.config.values["jax_default_device"]), *settings
+def _executable_key(computes: str | None, places: list[Any], effort: Effort) -> Hashable:
+    """What an executable computes, and where."""
+    device = str(jax.config.values["jax_default_device"])
+    return computes or object(), tuple(places), effort, jax.default_backend(), device
+
+
+def _surroundings() -> list[str]:
+    """The device, and all settings of JAX: a trace may depend on any of them."""
+    settings = [f"{name} {getattr(jax.config, name, None)}" for name in sorted(jax.config.values) if _matters(name)]
+    return [jax.default_backend(), str(jax.sharding.get_abstract_mesh()), *settings]
+
+
+def _matters(setting: str) -> bool:
+    return not any(word in setting for word in ("cache", "log", "traceback", "dump"))
 
 
 def _places(leaves: list[Any]) -> list[Any]:
@@ -265,9 +288,16 @@ def _places(leaves: list[Any]) -> list[Any]:
 
 
 def _place(leaf: Any) -> Any:
+    """The devices that an array is to stay on; None for the one where it would be anyway."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding
-    return leaf.sharding if isinstance(leaf, jax.Array) and leaf.committed else None
+    kept = isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() != {_default_device()}
+    return leaf.sharding if kept else None
+
+
+def _default_device() -> jax.Device:
+    chosen = jax.config.values["jax_default_device"]
+    return chosen if isinstance(chosen, jax.Device) else jax.local_devices(backend=chosen)[0]
 
 
 def _everywhere(places: list[Any]) -> NamedSharding | None:

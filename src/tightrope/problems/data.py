@@ -21,9 +21,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from ..arguments import check_callable, leaves_of, positive_int
-from .calls import note_draw, shapes_of
+from .calls import note_call
 from .memory_maps import as_places, from_places
-from .structure import UnknownStructure
+from .structure import UnknownStructure, shapes_of
 from .tracing import changes, trace, unjitted, uses_inputs
 
 
@@ -140,7 +140,7 @@ class Dataset:
         """What programs depend on, apart from the numbers of the arrays; see `structure`."""
         if self.on_host is not None or self.mesh is not None:
             raise UnknownStructure("data on the host or on several devices")
-        return [self.size, self.batch_size, shapes_of(self.arrays)]
+        return [self.size, self.batch_size, str(jax.tree.structure(self.arrays)), shapes_of(self.arrays)]
 
     def _indices(self, key: Array, examples: int) -> Int[Array, " examples"]:
         if self.size > 2**20:
@@ -214,7 +214,7 @@ class Sampler:
 
     def draw(self, key: Array, examples: int) -> PyTree[Array]:
         """Fresh examples."""
-        note_draw(self.fn, examples)
+        note_call(self.fn, examples)
         return self.fn(key, examples)
 
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
@@ -270,7 +270,7 @@ class Batches:
         """What programs depend on; see `structure`."""
         if self.mesh is not None:
             raise UnknownStructure("data on several devices")
-        return [self.batch_size, shapes_of(self.shapes)]
+        return [self.batch_size, str(jax.tree.structure(self.shapes)), shapes_of(self.shapes)]
 
     def __repr__(self) -> str:
         return f"Batches(batch_size={self.batch_size})"

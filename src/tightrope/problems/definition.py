@@ -1,107 +1,137 @@
 """What a compiled program is made of, said without a trace of the library's own code.
 
 A program is given by the library's code, by what is static about the problem and the method, and by the user's functions. The
-first two are described by their names and settings. The last are traced, on batches like those that the program calls them
-with, and their gradients with them, because a function may have a derivative of its own. That takes much less time than a trace
-of the whole program, which calls them many times, among thousands of operations of the library's.
+first two are described by their names and settings (see `structure`). The last are traced, on batches like those that the
+program calls them with: their values, and their derivatives, because a function may have a rule of its own for these. That
+takes much less time than a trace of the whole program, which calls them many times, among thousands of operations of the
+library's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from copy import copy
+import logging
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .calls import Call, shapes_of
-from .canonical import digest
+from .calls import Call
+from .canonical import digest, primitives
 from .data import Sampler, Source, batch_shape
 from .model_state import call
 from .parameters import Parameters
-from .structure import UnknownStructure, structure
-from .tracing import trace
+from .sharing import evaluate_once
+from .structure import UnknownStructure, shapes_of, structure
+from .tracing import takes_key, trace
 
+logger = logging.getLogger("tightrope")
 
-class Mean:
-    """An objective or a constraint, a mean over the batches of its source."""
-
-    def __init__(self, fn: Callable[..., Any], source: Source | None, parameters: Parameters):
-        self.fn, self._source, self._parameters = fn, source, parameters
-
-    def digest(self, examples: int | None, batch: str, keyed: bool) -> str | None:
-        """What it computes on such batches: its value, its gradient and the next model state; None: it has other batches."""
-        given = () if self._source is None else (_resized(batch_shape(self._source), examples),)
-        if shapes_of(given) != batch:
-            return None
-        random = {"key": jax.random.key(0)} if keyed else {}
-
-        def value(vector: Any, batch: tuple[Any, ...], random: dict[str, Any]) -> Any:
-            value, state = call(self.fn, self._parameters.unravel(vector), *batch, **random)
-            return jnp.asarray(value), eqx.filter(state, eqx.is_array)
-
-        def both(vector: Any, *rest: Any) -> Any:
-            value_at, pullback, state = jax.vjp(lambda point: value(point, *rest), vector, has_aux=True)
-            return value_at, pullback(jnp.ones_like(value_at)), state
-
-        return digest(trace(both, self._parameters.start, given, random)[0])
-
-
-class Draw:
-    """The function of a `Sampler`."""
-
-    def __init__(self, source: Sampler):
-        self.fn = source.fn
-
-    def digest(self, examples: int | None, batch: str, keyed: bool) -> str:
-        """What it computes when it draws so many examples."""
-        return digest(trace(lambda key: self.fn(key, examples), jax.random.key(0))[0])
-
-
-def _resized(shapes: Any, examples: int | None) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((examples, *leaf.shape[1:]), leaf.dtype), shapes)
+Term = tuple[Callable[..., Any], Source | None]
+"""An objective or a constraint, and the source of its batches."""
 
 
 class Definition:
-    """What a program is made of.
+    """What a program is made of, besides the library's code.
 
     Args:
-        functions: the user's functions that it may call.
-        objects: objects that may be a part of what it returns, by name.
-        static: everything else that it depends on, apart from its arguments.
+        terms: the functions of the parameters that it may call.
+        sources: the sources that it may draw from.
+        parameters: the structure of x.
+        digests: what the functions compute in some calls, for all definitions of one problem and structure of x.
 
     Attributes:
-        names: the names of the user's functions, by their ids.
-        objects: the objects, by name.
+        objects: the objects that may be a part of what it returns, by name.
     """
 
-    def __init__(self, functions: Iterable[Mean | Draw], objects: Mapping[str, Any], static: Any):
-        self._functions = {f"function {place}": function for place, function in enumerate(functions)}
-        self.names = {id(function.fn): name for name, function in self._functions.items()}
-        self.objects, self._static = objects, static
-        self._digests: dict[Call, str | None] = {}
+    def __init__(
+        self, terms: Sequence[Term], sources: Sequence[Source], parameters: Parameters, digests: dict[Any, Any]
+    ):
+        self._terms, self._parameters, self._digests = terms, parameters, digests
+        self._samplers = [source for source in sources if isinstance(source, Sampler)]
+        functions = [*(fn for fn, _ in terms), *(sampler.fn for sampler in self._samplers)]
+        self._places = {id(fn): place for place, fn in enumerate(functions)}
+        self.objects = {"parameters": parameters, "trained": parameters.trained}
 
-    def with_static(self, *more: Any) -> Definition:
-        """What a program is made of that depends on more; what functions compute is not worked out again."""
-        other = copy(self)
-        other._static = self._static, more
-        return other
-
-    def described(self, *more: Any) -> str | None:
-        """The digest of all but the user's functions, and of `more`; None if something has no description."""
+    def described(self, fn: Callable[..., Any], args: tuple[Any, ...], *settings: Any) -> str | None:
+        """The digest of all but the user's functions; None if something has no description."""
         try:
-            return digest(*structure((self._static, more), self.names))
-        except UnknownStructure:
+            return digest(*structure((fn, settings), self._places), *structure(args, self._places, static=False))
+        except (UnknownStructure, RecursionError) as error:
+            logger.debug("a program has no definition: %s", error)
             return None
 
-    def computed(self, calls: Iterable[Call]) -> str | None:
-        """The digest of what the user's functions compute in these calls; None if they cannot be called so."""
-        found = [(*one, self._digest(one)) for one in sorted(calls, key=repr)]
-        return None if any(None in one[-1:] for one in found) else digest(found)
+    def call_of(self, fn: Callable[..., Any], given: Any, keyed: bool = False) -> Call | None:
+        """How a function is called with this batch or, a sampler's, for so many examples; None if that is not foreseen."""
+        place = self._places.get(id(fn))
+        if place is None:
+            return None
+        if place >= len(self._terms):
+            return Call(given, sampler=place - len(self._terms))
+        examples = jax.tree.leaves(given)[0].shape[0] if given else None
+        return Call(examples, keyed) if shapes_of(given) == shapes_of(self._batch(place, examples)) else None
+
+    def computed(self, calls: Sequence[Call]) -> str | None:
+        """The digest of what the user's functions compute when they are called so; None if that cannot be said."""
+        found = [self._digest(one) for one in calls]
+        return None if None in found else digest(list(calls), found)
 
     def _digest(self, one: Call) -> str | None:
-        if one not in self._digests:
-            self._digests[one] = self._functions[one.function].digest(one.examples, one.batch, one.keyed)
-        return self._digests[one]
+        functions = [fn for fn, _ in self._terms] if one.sampler is None else [self._samplers[one.sampler].fn]
+        key = one.examples, one.keyed, *map(id, functions)
+        if key not in self._digests:
+            try:
+                traces = self._traces(one) if one.sampler is None else self._draws(functions[0], one.examples)
+                unknown = any(
+                    "callback" in name or "custom_vmap" in name for each in traces for name in primitives(each)
+                )
+            except Exception as error:  # a function that does not take such a batch
+                logger.debug("no digest of the user's functions: %s", error)
+                traces, unknown = [], True
+            self._digests[key] = None if unknown else digest(traces), functions  # kept, so that the ids stay theirs
+        return self._digests[key][0]
+
+    def _traces(self, one: Call) -> list[Any]:
+        """The traces of all terms, and of their derivatives after equal parts are merged, as oracles do."""
+        places = [place for place, (_, source) in enumerate(self._terms) if (source is None) == (one.examples is None)]
+        batches = [self._batch(place, one.examples) for place in places if self._first_of_source(place) == place]
+        batch_of = {place: number for number, place in enumerate(p for p in places if self._first_of_source(p) == p)}
+        given = self._parameters.start, batches, jax.eval_shape(lambda: jax.random.key(0))
+
+        def values(vector: Any, batches: list[Any], key: Any) -> Any:
+            found = []
+            for place in places:
+                fn, batch = self._terms[place][0], batches[batch_of[self._first_of_source(place)]]
+                random = {"key": key} if one.keyed and takes_key(fn) else {}
+                value, state = call(fn, self._parameters.unravel(vector), *batch, **random)
+                found += [jnp.asarray(value), *jax.tree.leaves(eqx.filter(state, eqx.is_inexact_array))]
+            return found
+
+        traced, shapes = trace(values, *given)
+
+        def derivatives(cotangents: Any, vector: Any, *rest: Any) -> Any:
+            found, pull = jax.vjp(lambda point: evaluate_once(traced, jax.tree.leaves((point, *rest))), vector)
+            return found, pull(cotangents)
+
+        return [traced, trace(derivatives, shapes, *given)[0]]
+
+    def _draws(self, fn: Callable[..., Any], examples: int | None) -> list[Any]:
+        return [trace(lambda key: fn(key, examples), jax.eval_shape(lambda: jax.random.key(0)))[0]]
+
+    def _first_of_source(self, place: int) -> int:
+        """The first term with the same source."""
+        return next(p for p, (_, source) in enumerate(self._terms) if source is self._terms[place][1])
+
+    def _batch(self, place: int, examples: int | None) -> tuple[Any, ...]:
+        """The batch of a term, with this many examples."""
+
+        def resized(leaf: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((examples, *leaf.shape[1:]), leaf.dtype)
+
+        return jax.tree.map(resized, self._batches[place])
+
+    @cached_property
+    def _batches(self) -> list[tuple[Any, ...]]:
+        return [() if source is None else (batch_shape(source),) for _, source in self._terms]

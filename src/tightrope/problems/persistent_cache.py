@@ -9,6 +9,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from ..arguments import check_type
+from . import program_folder
 
 
 def cache(folder: str | os.PathLike[str]) -> None:
@@ -33,6 +34,8 @@ def cache(folder: str | os.PathLike[str]) -> None:
     if path.exists() and not path.is_dir():
         raise ValueError(f"cache: folder must be a folder, got the file {path}")
     path.mkdir(parents=True, exist_ok=True)
+    program_folder.prune(path)
+    program_folder.choose(path)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

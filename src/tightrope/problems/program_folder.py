@@ -1,133 +1,147 @@
-"""Compiled programs in the folder of `cache`: what they are made of, and their executables.
+"""Traces of programs in the folder of `cache`.
 
-A file of the folder has its versions in its name, by a digest: those of the packages, of the library's code, of the processor and
-of JAX's settings. Files that cannot be read count as missing. Like JAX's own cache the folder holds machine code: read
-it only from where you would run a program.
+A trace is kept in the format of `jax.export`, beside the executables in JAX's own cache, where JAX finds the executable of a
+trace. Names of files hold a digest of all versions: those of the packages, of the library's code and of the device. What cannot
+be read or written counts as missing.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
-import pickle
-import platform
-import zlib
-from concurrent.futures import Future
+import sys
+import threading
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.experimental import serialize_executable
+import numpy as np
+from jax import export
 
 from .calls import Call
 from .canonical import digest
+from .structure import Shape
 
 logger = logging.getLogger("tightrope")
 
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy")
+MAX_TRACE_BYTES = 2**24
+"""A larger trace is not kept: it has data that a function closes over."""
+MAX_FOLDER_BYTES = 2**30
+"""`prune` leaves no more than this."""
+
+_chosen: list[Path] = []
 
 
-def folder() -> Path | None:
-    """The folder of compiled programs for CPUs; None if there is none. Those of other devices are in JAX's cache alone."""
-    name = jax.config.values["jax_compilation_cache_dir"]
-    return Path(name) if name and "://" not in name and jax.default_backend() == "cpu" else None
+def choose(folder: Path) -> None:
+    """Keep traces in this folder, as long as it is the one of JAX's cache."""
+    _chosen[:] = [folder]
 
 
-def calls_of(described: str) -> list[tuple[Call, ...]]:
-    """The lists of calls of the programs in the folder that have this definition."""
-    where = folder()
+def _folder() -> Path | None:
+    current = jax.config.values["jax_compilation_cache_dir"]
+    return _chosen[0] if _chosen and current == str(_chosen[0]) else None
+
+
+def prune(folder: Path) -> None:
+    """Remove the programs that were used longest ago, until the folder is small enough."""
+    try:
+        found = [(path, path.stat()) for path in folder.iterdir() if path.name.endswith(("-cache", "-calls", "-trace"))]
+        size = sum(stat.st_size for _, stat in found)
+        for path, stat in sorted(found, key=lambda pair: max(pair[1].st_atime, pair[1].st_mtime)):
+            if size <= MAX_FOLDER_BYTES:
+                return
+            path.unlink(missing_ok=True)
+            size -= stat.st_size
+    except OSError as error:  # another process removes files too, or the folder is read-only
+        logger.debug("the folder of programs was not pruned: %s", error)
+
+
+def exported(jitted: Any, leaves: list[Any]) -> export.Exported | None:
+    """A function of a list of arrays in a form that can be kept; None if there is no folder or no such form."""
+    if _folder() is None:
+        return None
+    try:
+        found = export.export(jitted)(leaves)
+    except Exception as error:  # it calls code outside of JAX
+        logger.debug("a program cannot be kept: %s", error)
+        return None
+    return None if any(aval.weak_type for aval in found.out_avals) else found
+
+
+def write(
+    described: str, calls: tuple[Call, ...], computed: str, known: tuple[str, str, Any], trace: export.Exported
+) -> None:
+    """Keep a trace."""
+    where = _folder()
     if where is None:
-        return []
-    try:
-        lists = json.loads((where / f"{_name(described)}.json").read_text())
-        return [tuple(Call(*one) for one in calls) for calls in lists]
-    except (OSError, ValueError, TypeError):
-        return []
-
-
-def read(described: str, computed: str | None) -> tuple[tuple[Any, ...], bytes] | None:
-    """What is known of a program in the folder, and its executable; None if it is not there."""
-    where = folder()
-    if where is None or computed is None:
-        return None
-    try:
-        with open(where / _file(described, computed), "rb") as file:
-            known, executable = _Plain(file).load()
-        return known, executable
-    except (OSError, EOFError, ValueError, TypeError, pickle.UnpicklingError):
-        return None
-
-
-def write(described: str, calls: tuple[Call, ...], computed: str, known: Any, compiled: Future[Any]) -> None:
-    """Put a program into the folder, once it is compiled."""
-    where = folder()
-    if where is None or compiled.exception() is not None:
         return
     try:
-        executable = zlib.compress(serialize_executable.serialize(compiled.result())[0], level=1)
-        _replace(where / _file(described, computed), pickle.dumps((tuple(known), executable)))
-        lists = {*calls_of(described), calls}
-        _replace(where / f"{_name(described)}.json", json.dumps(sorted(lists, key=repr)).encode())
-    except Exception as error:  # a full disk, a program that cannot be written: it is compiled again next time
+        content = trace.serialize()
+        if len(content) <= MAX_TRACE_BYTES:
+            file = io.BytesIO()
+            header = np.frombuffer(json.dumps(known).encode(), np.uint8)
+            np.savez_compressed(file, header=header, trace=np.frombuffer(content, np.uint8))
+            _replace(where / _name(described, computed), file.getvalue())
+            _replace(where / _name(described), json.dumps(calls).encode())
+    except Exception as error:  # a full disk, a read-only folder: it is traced again next time
         logger.debug("a program was not kept: %s", error)
 
 
-def load(executable: bytes, arguments: int, results: int) -> Any:
-    """The executable of a program that takes one list of arrays and returns one."""
-    _load_lapack()
-    takes, returns = jax.tree.structure((([0] * arguments,), {})), jax.tree.structure([0] * results)
-    return serialize_executable.deserialize_and_load(zlib.decompress(executable), takes, returns)
+def read_calls(described: str) -> tuple[Call, ...] | None:
+    """The calls of the programs that have this definition; None if there are none."""
+    where = _folder()
+    if where is None:
+        return None
+    try:
+        found = json.loads((where / _name(described)).read_text())
+        return tuple(Call(*one) for one in found)
+    except (OSError, ValueError, TypeError) as error:
+        logger.debug("no program is known: %s", error)
+        return None
 
 
-@cache
-def _load_lapack() -> None:
-    """Have JAX load LAPACK, which it does when it lowers an operation that needs it; executables crash without it."""
-    jax.jit(jnp.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), jnp.float32))
+def read(described: str, computed: str) -> tuple[tuple[str, str, tuple[Shape, ...]], export.Exported] | None:
+    """What is known of a program, and its trace; None if it is not there."""
+    where = _folder()
+    if where is None:
+        return None
+    try:
+        with np.load(where / _name(described, computed), allow_pickle=False) as file:
+            key, returned, shapes = json.loads(bytes(file["header"]))
+            return (str(key), str(returned), _shapes(shapes)), export.deserialize(bytearray(file["trace"]))
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # damaged, in one of many ways
+        logger.debug("a program is traced again: %s", error)
+        return None
+
+
+def _shapes(found: Any) -> tuple[Shape, ...]:
+    return tuple((tuple(map(int, shape)), str(dtype), bool(weak_type)) for shape, dtype, weak_type in found)
 
 
 def _replace(path: Path, content: bytes) -> None:
     """Write a file at once: another process sees the old one or the new one."""
-    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     new.write_bytes(content)
     new.replace(path)
 
 
-class _Plain(pickle.Unpickler):
-    """Reads numbers, text, bytes and tuples."""
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not plain data")
-
-
-def _name(described: str) -> str:
-    return f"tightrope-{digest(described, _versions())[:40]}"
-
-
-def _file(described: str, computed: str) -> str:
-    return f"{_name(described)}-{computed[:40]}.program"
+def _name(described: str, computed: str | None = None) -> str:
+    name = f"tightrope-{digest(described, _versions())[:40]}"
+    return f"{name}-calls" if computed is None else f"{name}-{computed[:40]}-trace"
 
 
 @cache
 def _versions() -> str:
-    """The versions of everything that programs depend on."""
-    device = jax.devices()[0]
+    """The versions of everything that traces depend on."""
     library = sorted(Path(__file__).parents[1].rglob("*.py"))
-    return digest(
-        [version(name) for name in PACKAGES],
-        [path.read_text() for path in library],
-        [platform.machine(), _processor(), device.device_kind, device.client.platform_version, jax.device_count()],
-        os.environ.get("XLA_FLAGS", ""),
-    )
-
-
-def _processor() -> str:
-    """What the processor can do, where the system says so."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    packages = [version(name) for name in PACKAGES]
+    code = [path.read_bytes().hex() for path in library]
+    device = jax.devices()[0]
+    return digest(sys.version, packages, code, device.platform, device.device_kind, len(jax.devices()))
