@@ -210,7 +210,7 @@ class Program:
         calls: set[Call | None] = set()
         with recorded(lambda *call: calls.add(definition.call_of(*call))):
             traced = self._trace(structure, leaves, places)
-        lower, foreseen = traced.stages.lower, sorted((call for call in calls if call is not None), key=repr)
+        lower, foreseen = traced.stages.lower, tuple(sorted((call for call in calls if call is not None), key=repr))
         if traced.computes is not None and None not in calls:
             added = _known.add(described, foreseen, definition, traced.computes, traced.structure, traced.shapes)
             exported = None if added is None else program_folder.exported(traced.jitted, leaves)
@@ -295,7 +295,7 @@ def _place(leaf: Any) -> Any:
     return leaf.sharding if kept else None
 
 
-def _default_device() -> jax.Device:
+def _default_device() -> Any:
     chosen = jax.config.values["jax_default_device"]
     return chosen if isinstance(chosen, jax.Device) else jax.local_devices(backend=chosen)[0]
 

@@ -10,7 +10,11 @@ from typing import Any
 
 import jax
 
-from .structure import LEAF, PLAIN, TRUSTED, UnknownStructure, name_of
+from .structure import LEAF, TRUSTED, UnknownStructure, name_of
+
+
+JSON = (str, bool, int, float, type(None))
+"""What JSON writes and reads back as it was."""
 
 
 def written(structure: Any, objects: Mapping[str, Any]) -> str | None:
@@ -38,7 +42,7 @@ def _written(value: Any, names: Mapping[int, str]) -> list[Any]:
         return ["leaf"]
     if id(value) in names:
         return ["object", names[id(value)]]
-    if type(value) in PLAIN and not isinstance(value, bytes | complex | type(Ellipsis)):
+    if type(value) in JSON:
         return ["plain", value]
     if type(value) in (tuple, list):
         return [type(value).__name__, [_written(each, names) for each in value]]
