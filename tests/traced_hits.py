@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from contextlib import contextmanager
 
-import jax
 import pytest
 
 from tightrope.problems import compiling
@@ -23,8 +22,8 @@ def every_hit_traced():
     """Within, a program that is found is traced too; yields the names of those that were found."""
     find, prepare, found = compiling.Program._find, compiling.Program._prepare, []
 
-    def checked_find(self, described, definition, leaves):
-        ready = find(self, described, definition, leaves)
+    def checked_find(self, described, definition, args, leaves):
+        ready = find(self, described, definition, args, leaves)
         COUNTS["hits" if ready is not None else "misses"] += 1
         if ready is not None:
             _compare(self, *self._asked, described, definition, ready)

@@ -29,7 +29,7 @@ from . import program_folder
 from .calls import Call, recorded
 from .canonical import digest, primitives
 from .definition import Definition
-from .known_programs import KnownPrograms
+from .known_programs import KnownPrograms, known_as
 from .structure import shape_of
 
 logger = logging.getLogger("tightrope")
@@ -187,11 +187,10 @@ class Program:
         if definition is None or described is None:
             traced = self._trace(structure, leaves, places)
             return traced.compiled(traced.stages.lower, self._effort)
-        return self._find(described, definition, leaves) or self._learn(
-            described, definition, structure, leaves, places
-        )
+        ready = self._find(described, definition, args, leaves)
+        return ready or self._learn(described, definition, args, structure, leaves)
 
-    def _find(self, described: str, definition: Definition, leaves: list[Any]) -> _Ready | None:
+    def _find(self, described: str, definition: Definition, args: tuple[Any, ...], leaves: list[Any]) -> _Ready | None:
         """The program, if it is known."""
         found = _known.find(described, definition)
         if found is None:
@@ -201,21 +200,26 @@ class Program:
         executable = _cache.find(key)
         if executable is None and exported is not None:
             executable = _cache.get(key, partial(_begin, partial(_lower_exported, exported, leaves), self._effort))
-        return None if executable is None else _Ready(executable, known.structure(definition), known.arrays())
+        return (
+            None
+            if executable is None
+            else _Ready(executable, known.structure(definition.objects(args)), known.arrays())
+        )
 
     def _learn(
-        self, described: str, definition: Definition, structure: Any, leaves: list[Any], places: list[Any]
+        self, described: str, definition: Definition, args: tuple[Any, ...], structure: Any, leaves: list[Any]
     ) -> _Ready:
         """The program, traced; it is known from then on."""
         calls: set[Call | None] = set()
         with recorded(lambda *call: calls.add(definition.call_of(*call))):
-            traced = self._trace(structure, leaves, places)
+            traced = self._trace(structure, leaves, [None] * len(leaves))
         lower, foreseen = traced.stages.lower, tuple(sorted((call for call in calls if call is not None), key=repr))
-        if traced.computes is not None and None not in calls:
-            added = _known.add(described, foreseen, definition, traced.computes, traced.structure, traced.shapes)
-            exported = None if added is None else program_folder.exported(traced.jitted, leaves)
-            if added is not None and exported is not None:
-                program_folder.write(described, foreseen, *added, exported)
+        known = known_as(traced.computes, traced.structure, traced.shapes, definition.objects(args))
+        if known is not None and None not in calls:
+            computed = _known.add(described, foreseen, definition, known)
+            exported = None if computed is None else program_folder.exported(traced.jitted, leaves)
+            if computed is not None and exported is not None:
+                program_folder.write(described, foreseen, computed, known, exported)
                 lower = partial(_lower_exported, exported, leaves)
         return traced.compiled(lower, self._effort)
 

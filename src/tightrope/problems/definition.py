@@ -23,6 +23,7 @@ from .canonical import digest, primitives
 from .data import Sampler, Source, batch_shape
 from .model_state import call
 from .parameters import Parameters
+from .returned import functions_in
 from .sharing import evaluate_once
 from .structure import UnknownStructure, shapes_of, structure
 from .tracing import takes_key, trace
@@ -41,9 +42,6 @@ class Definition:
         sources: the sources that it may draw from.
         parameters: the structure of x.
         digests: what the functions compute in some calls, for all definitions of one problem and structure of x.
-
-    Attributes:
-        objects: the objects that may be a part of what it returns, by name.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class Definition:
         self._samplers = [source for source in sources if isinstance(source, Sampler)]
         functions = [*(fn for fn, _ in terms), *(sampler.fn for sampler in self._samplers)]
         self._places = {id(fn): place for place, fn in enumerate(functions)}
-        self.objects = {"parameters": parameters, "trained": parameters.trained}
 
     def described(self, fn: Callable[..., Any], args: tuple[Any, ...], *settings: Any) -> str | None:
         """The digest of all but the user's functions; None if something has no description."""
@@ -62,6 +59,11 @@ class Definition:
         except (UnknownStructure, RecursionError) as error:
             logger.debug("a program has no definition: %s", error)
             return None
+
+    def objects(self, args: tuple[Any, ...]) -> dict[str, Any]:
+        """The static objects that may be a part of what it returns for these arguments, by name."""
+        functions = {f"function {number}": fn for number, fn in enumerate(functions_in(args))}
+        return {"parameters": self._parameters, "trained": self._parameters.trained, **functions}
 
     def call_of(self, fn: Callable[..., Any], given: Any, keyed: bool = False) -> Call | None:
         """How a function is called with this batch or, a sampler's, for so many examples; None if that is not foreseen."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -36,13 +37,19 @@ class Known(NamedTuple):
     returned: str
     shapes: tuple[Shape, ...]
 
-    def structure(self, definition: Definition) -> Any:
-        """The structure of what it returns, with the objects of this definition."""
-        return read(self.returned, definition.objects)
+    def structure(self, objects: Mapping[str, Any]) -> Any:
+        """The structure of what it returns, with these objects."""
+        return read(self.returned, objects)
 
     def arrays(self) -> list[jax.ShapeDtypeStruct]:
         """The shapes of the arrays that it returns."""
         return arrays_of(self.shapes)
+
+
+def known_as(computes: str | None, structure: Any, arrays: Any, objects: Mapping[str, Any]) -> Known | None:
+    """A program that was traced; None if it is like no other, or if what it returns cannot be written."""
+    text = None if computes is None else written(structure, objects)
+    return None if computes is None or text is None else Known(computes, text, shapes_of(arrays))
 
 
 class KnownPrograms:
@@ -68,16 +75,12 @@ class KnownPrograms:
         self._keep(described, calls, computed, known)
         return known, exported
 
-    def add(
-        self, described: str, calls: tuple[Call, ...], definition: Definition, computes: str, returned: Any, arrays: Any
-    ) -> tuple[str, Known] | None:
-        """Remember a program that was traced; None if what it is made of cannot be said."""
-        computed, text = definition.computed(calls), written(returned, definition.objects)
-        if computed is None or text is None:
-            return None
-        known = Known(computes, text, shapes_of(arrays))
-        self._keep(described, calls, computed, known)
-        return computed, known
+    def add(self, described: str, calls: tuple[Call, ...], definition: Definition, known: Known) -> str | None:
+        """Remember a program that was traced; the digest of what the user's functions compute, None if that cannot be said."""
+        computed = definition.computed(calls)
+        if computed is not None:
+            self._keep(described, calls, computed, known)
+        return computed
 
     def _keep(self, described: str, calls: tuple[Call, ...], computed: str, known: Known) -> None:
         with self._lock:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 import jax
 
 from .structure import LEAF, TRUSTED, UnknownStructure, name_of
-
 
 JSON = (str, bool, int, float, type(None))
 """What JSON writes and reads back as it was."""
@@ -30,6 +30,19 @@ def written(structure: Any, objects: Mapping[str, Any]) -> str | None:
         return text if read(text, objects) == structure else None
     except (UnknownStructure, TypeError, ValueError, AttributeError):
         return None
+
+
+def functions_in(value: Any) -> Iterator[Callable[..., Any]]:
+    """The functions in containers and settings, such as an optimizer's, in the order in which `structure` describes them."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from functions_in(each)
+    elif type(value) is dict:
+        yield from functions_in([*value.values()])
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from functions_in([getattr(value, field.name) for field in dataclasses.fields(value)])
 
 
 def read(text: str, objects: Mapping[str, Any]) -> Any:
