@@ -13,11 +13,16 @@ from . import program_folder
 
 
 def cache(folder: str | os.PathLike[str]) -> None:
-    """Keep compiled programs in a folder, so that later processes need not compile them again.
+    """Keep compiled programs in a folder, so that later processes need not trace and compile them again.
 
-    This is JAX's persistent compilation cache, for all programs of the process, however small. Call it before the first
-    program is compiled. A program is found again by what it computes, the version of JAX and the kind of device. Folders
-    grow; they may be deleted at any time.
+    Call it before the first program is compiled. The folder becomes that of JAX's persistent compilation cache, for all
+    programs of the process, however small, and has traces of Tightrope's programs beside it. A program is found again by
+    what your functions compute, the settings, shapes and versions, and the kind of device. What is damaged or from
+    elsewhere is traced and compiled again.
+
+    The folder holds machine code, as JAX's cache does: use one that only you, and those whose programs you would run, can
+    write to. Arrays that your functions close over are a part of programs, data in a `Dataset` are not. Beyond a gigabyte,
+    a call of `cache` removes the programs that were used longest ago. The folder may be deleted at any time.
 
     The command line keeps its programs in `~/.cache/tightrope/programs` (below `XDG_CACHE_HOME`, if that is set). The
     environment variable `TIGHTROPE_CACHE` names another folder, or none if it is empty.
