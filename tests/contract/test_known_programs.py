@@ -101,9 +101,14 @@ def test_functions_that_share_a_large_array_are_others_than_those_with_copies_of
     assert computed(*pair(copies[0], copies[0])) != computed(*pair(*copies))
 
 
-def test_a_function_that_calls_back_into_python_has_no_digest():
+def test_functions_with_code_outside_of_jax_have_no_digest():
     shape = jax.ShapeDtypeStruct((), "float32")
     assert computed(lambda x, b: jnp.mean(b @ x) + 0.0 * jax.pure_callback(np.sum, shape, b)) is None
+
+    own = Primitive("tripled")
+    own.def_abstract_eval(lambda a: a)
+    ad.deflinear2(own, lambda along, a: [3.0 * along])
+    assert computed(lambda x, b: jnp.mean(own.bind(b @ x))) is None
 
 
 @functools.wraps(optax.sgd)

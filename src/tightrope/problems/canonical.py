@@ -47,10 +47,10 @@ def alike(one: Any, other: Any) -> bool:
     return all(same(a, b) for a, b in itertools.zip_longest(describe(one), describe(other)))
 
 
-def primitives(jaxpr: Any) -> Iterator[str]:
-    """The names of all primitives of a jaxpr and of those inside it."""
+def primitives(jaxpr: Any) -> Iterator[Any]:
+    """All primitives of a jaxpr and of those inside it."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        yield equation.primitive.name
+        yield equation.primitive
         for parameter in jax.tree.leaves(
             list(equation.params.values()), is_leaf=lambda node: isinstance(node, ClosedJaxpr | Jaxpr)
         ):

@@ -199,12 +199,11 @@ class Program:
         key = _executable_key(known.computes, [None] * len(leaves), self._effort)
         executable = _cache.find(key)
         if executable is None and exported is not None:
-            executable = _cache.get(key, partial(_begin, partial(_lower_exported, exported, leaves), self._effort))
-        return (
-            None
-            if executable is None
-            else _Ready(executable, known.structure(definition.objects(args)), known.arrays())
-        )
+            lowered = program_folder.lowered(exported, leaves)
+            executable = None if lowered is None else _cache.get(key, partial(_begin, lambda: lowered, self._effort))
+        if executable is None:
+            return None
+        return _Ready(executable, known.structure(definition.objects(args)), known.arrays())
 
     def _learn(
         self, described: str, definition: Definition, args: tuple[Any, ...], structure: Any, leaves: list[Any]
@@ -220,7 +219,7 @@ class Program:
             exported = None if computed is None else program_folder.exported(traced.jitted, leaves)
             if computed is not None and exported is not None:
                 program_folder.write(described, foreseen, computed, known, exported)
-                lower = partial(_lower_exported, exported, leaves)
+                lower = partial(program_folder.lower, exported, leaves)
         return traced.compiled(lower, self._effort)
 
     def _trace(self, structure: Any, leaves: list[Any], places: list[Any]) -> _Traced:
@@ -248,10 +247,6 @@ def _begin(lower: Callable[[], Any], effort: Effort) -> Callable[[], Any]:
     return partial(_compile, lowered, effort)
 
 
-def _lower_exported(exported: Any, leaves: list[Any]) -> Any:
-    return jax.jit(exported.call).lower(leaves)
-
-
 def _compile(lowered: Any, effort: Effort) -> Any:
     if jax.default_backend() != "cpu":
         return lowered.compile()
@@ -265,7 +260,7 @@ def _compile(lowered: Any, effort: Effort) -> Any:
 
 def _computes(jaxpr: Any) -> str | None:
     """What a trace computes; None for one that calls back into Python, which is like no other."""
-    return None if any("callback" in name for name in primitives(jaxpr)) else digest(jaxpr)
+    return None if any("callback" in primitive.name for primitive in primitives(jaxpr)) else digest(jaxpr)
 
 
 def _executable_key(computes: str | None, places: list[Any], effort: Effort) -> Hashable:
@@ -286,16 +281,17 @@ def _matters(setting: str) -> bool:
 
 def _places(leaves: list[Any]) -> list[Any]:
     """The devices of the arrays that are to stay there; on a mesh, every device has all of the others."""
-    places = [_place(leaf) for leaf in leaves]
+    default = _default_device()
+    places = [_place(leaf, default) for leaf in leaves]
     everywhere = _everywhere(places)
     return places if everywhere is None else [place or everywhere for place in places]
 
 
-def _place(leaf: Any) -> Any:
+def _place(leaf: Any, default: Any) -> Any:
     """The devices that an array is to stay on; None for the one where it would be anyway."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding
-    kept = isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() != {_default_device()}
+    kept = isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() != {default}
     return leaf.sharding if kept else None
 
 

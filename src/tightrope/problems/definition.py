@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.extend.core import primitives as known_primitives
 
 from .calls import Call
 from .canonical import digest, primitives
@@ -30,8 +31,24 @@ from .tracing import takes_key, trace
 
 logger = logging.getLogger("tightrope")
 
+PRECISION = "jax_default_matmul_precision"
+"""A setting that the probe changes for functions that leave it open; where it is set, nothing is known of a program."""
+
 Term = tuple[Callable[..., Any], Source | None]
 """An objective or a constraint, and the source of its batches."""
+
+
+def _may_differ(primitive: Any) -> bool:
+    """Whether an operation may do something else the next time: it is not JAX's own, or it calls code outside of JAX."""
+    outside = any(word in primitive.name for word in ("callback", "ffi_call", "custom_vmap"))
+    return outside or primitive not in _known_primitives()
+
+
+@cache
+def _known_primitives() -> frozenset[Any]:
+    """JAX's own operations: those that it lists, and the one that takes a vector apart."""
+    split = primitives(jax.make_jaxpr(lambda vector: jax.lax.split(vector, (1, 1)))(jnp.zeros(2)))
+    return frozenset([*(each for each in vars(known_primitives).values() if hasattr(each, "bind")), *split])
 
 
 class Definition:
@@ -54,6 +71,8 @@ class Definition:
 
     def described(self, fn: Callable[..., Any], args: tuple[Any, ...], *settings: Any) -> str | None:
         """The digest of all but the user's functions; None if something has no description."""
+        if getattr(jax.config, PRECISION) is not None:
+            return None
         try:
             return digest(*structure((fn, settings), self._places), *structure(args, self._places, static=False))
         except (UnknownStructure, RecursionError) as error:
@@ -86,9 +105,7 @@ class Definition:
         if key not in self._digests:
             try:
                 traces = self._traces(one) if one.sampler is None else self._draws(functions[0], one.examples)
-                unknown = any(
-                    "callback" in name or "custom_vmap" in name for each in traces for name in primitives(each)
-                )
+                unknown = any(_may_differ(primitive) for each in traces for primitive in primitives(each))
             except Exception as error:  # a function that does not take such a batch
                 logger.debug("no digest of the user's functions: %s", error)
                 traces, unknown = [], True

@@ -73,6 +73,20 @@ def exported(jitted: Any, leaves: list[Any]) -> export.Exported | None:
     return None if any(aval.weak_type for aval in found.out_avals) else found
 
 
+def lower(trace: export.Exported, leaves: list[Any]) -> Any:
+    """Lower a trace for these arguments."""
+    return jax.jit(trace.call).lower(leaves)
+
+
+def lowered(trace: export.Exported, leaves: list[Any]) -> Any:
+    """Lower a trace that was read; None if it is not for these arguments after all."""
+    try:
+        return lower(trace, leaves)
+    except Exception as error:
+        logger.debug("a program is traced again: %s", error)
+        return None
+
+
 def write(
     described: str, calls: tuple[Call, ...], computed: str, known: tuple[str, str, Any], trace: export.Exported
 ) -> None:
