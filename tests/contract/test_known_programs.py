@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import ad
 from tests.traced_hits import every_hit_traced
 
 import tightrope as tr
