@@ -14,7 +14,6 @@ import optax
 import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import ad
-from tests.traced_hits import every_hit_traced
 
 import tightrope as tr
 from tightrope.oracles.build import definition_of
@@ -25,6 +24,7 @@ from tightrope.problems.known_programs import KnownPrograms
 from tightrope.problems.returned import read, written
 from tightrope.problems.structure import UnknownStructure, structure
 from tightrope.runs.fitting import fit
+from traced_hits import every_hit_traced
 
 DATA = tr.Dataset(np.random.default_rng(0).normal(size=(40, 3)).astype("float32"), batch_size=8)
 NUMBERS = np.arange(3.0, dtype="float32")
