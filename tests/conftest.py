@@ -22,6 +22,8 @@ import pytest
 
 import tightrope as tr
 from tightrope.cli.reproduce import QUICKLY_COMPILED
+from tightrope.problems import compiling
+from tightrope.problems.known_programs import KnownPrograms
 from tightrope.runs.fitting import fit
 from tightrope.runs.run import first_point, start_run
 from tightrope.testing.examples import loss, parity, points
@@ -85,6 +87,16 @@ def _room_for_programs():
     maps = Path("/proc/self/maps")
     if next(TESTED) % 20 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def _no_known_programs_of_a_patched_library(request):
+    """A program is known by what it is made of and the library's code, which monkeypatch changes."""
+    known = compiling._known
+    if "monkeypatch" in request.fixturenames:
+        compiling._known = KnownPrograms()
+    yield
+    compiling._known = known
 
 
 @pytest.fixture(autouse=True)

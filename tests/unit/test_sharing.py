@@ -13,8 +13,8 @@ import pytest
 import tightrope as tr
 from tightrope.oracles import oracle as oracles
 from tightrope.oracles.build import oracle_for
-from tightrope.oracles.sharing import share_subexpressions
 from tightrope.problems.parameters import Parameters
+from tightrope.problems.sharing import share_subexpressions
 
 X = jnp.array([0.3, -1.2, 2.0])
 SHIFT = np.array([1.0, 2.0, 3.0], np.float32)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..oracles.build import definition_of
 from ..oracles.oracle import Oracle, Sample
 from ..problems.canonical import primitives
 from ..problems.compiling import Effort, Program
@@ -50,13 +51,14 @@ def slow_together(oracle: Oracle) -> bool:
 
     if jax.default_backend() != "cpu":
         return False
-    return "conv_general_dilated" in primitives(jax.make_jaxpr(values)(oracle.parameters.start, jax.random.key(0)))
+    jaxpr = jax.make_jaxpr(values)(oracle.parameters.start, jax.random.key(0))
+    return any(primitive.name == "conv_general_dilated" for primitive in primitives(jaxpr))
 
 
 class Programs:
     """The programs that evaluate points of the original problem."""
 
-    def __init__(self, original: Oracle):
+    def __init__(self, problem: Problem, original: Oracle):
         structure = jax.tree.structure(original)
 
         def evaluate_points(
@@ -75,8 +77,10 @@ class Programs:
         together = numbers <= MAX_GROUP_NUMBERS and (self._large or not slow_together(original))
         self._group, self._trained = GROUP_SIZE if together else 1, original.parameters.trained.size
         effort = effort_for(original)
-        self._evaluate, self._curvatures = Program(evaluate_points, effort), Program(curvatures, effort)
-        self._evaluate_many = Program(evaluate_points)
+        definition = definition_of(problem, original)
+        self._evaluate = Program(evaluate_points, effort, definition)
+        self._evaluate_many = Program(evaluate_points, "full", definition)
+        self._curvatures = Program(curvatures, effort, definition)
 
     def begin(self, leaves: list[Array], sample: Sample, start: Float[Array, " n"], lanes: int) -> None:
         """Trace the programs for this sample and this many runs; they are compiled in threads."""
@@ -156,4 +160,4 @@ def over_groups(program: Callable[..., Any], size: int, *columns: np.ndarray) ->
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:
     """The problem's programs for this structure of x."""
-    return cached_on_problem(problem, ("original", original.parameters.key), lambda: Programs(original))
+    return cached_on_problem(problem, ("original", original.parameters.key), lambda: Programs(problem, original))

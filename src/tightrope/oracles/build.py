@@ -13,8 +13,9 @@ import numpy as np
 from ..problems.checks import check_functions
 from ..problems.constraints import Constraint
 from ..problems.data import Source
+from ..problems.definition import Definition
 from ..problems.parameters import Parameters
-from ..problems.problem import Problem
+from ..problems.problem import Problem, cached_on_problem
 from ..problems.tracing import takes_key, with_arguments_of
 from .oracle import Oracle, Term
 from .rows import Form, rows_in_form
@@ -47,6 +48,15 @@ def oracle_for(problem: Problem, parameters: Parameters, form: Form = "native", 
         parameters=parameters,
         training=training,
     )
+
+
+def definition_of(problem: Problem, oracle: Oracle) -> Definition:
+    """What a program is made of that closes over this oracle, and over nothing else of the user's."""
+    digests = cached_on_problem(problem, ("digests", oracle.parameters.key), dict)
+    terms = [
+        (t.fn, None if t.source is None else oracle.sources[t.source]) for t in (oracle.objective, *oracle.constraints)
+    ]
+    return Definition(terms, oracle.sources, oracle.parameters, digests)
 
 
 def _in_training(constraint: Constraint) -> Constraint:

@@ -28,9 +28,9 @@ from ..domains import Domain, Reals
 from ..problems.data import Dataset, Given, Source, Span, examples_in, key_of, part_of
 from ..problems.model_state import call
 from ..problems.parameters import Parameters
+from ..problems.sharing import share_subexpressions
 from ..problems.splitting import SplitDataset, parts_of
 from .rows import Rows
-from .sharing import share_subexpressions
 
 PIECE = 2048
 """The number of examples evaluated at once: few enough for a core's cache. Larger samples are summed over pieces."""

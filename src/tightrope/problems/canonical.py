@@ -47,10 +47,10 @@ def alike(one: Any, other: Any) -> bool:
     return all(same(a, b) for a, b in itertools.zip_longest(describe(one), describe(other)))
 
 
-def primitives(jaxpr: Any) -> Iterator[str]:
-    """The names of all primitives of a jaxpr and of those inside it."""
+def primitives(jaxpr: Any) -> Iterator[Any]:
+    """All primitives of a jaxpr and of those inside it."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        yield equation.primitive.name
+        yield equation.primitive
         for parameter in jax.tree.leaves(
             list(equation.params.values()), is_leaf=lambda node: isinstance(node, ClosedJaxpr | Jaxpr)
         ):
@@ -80,7 +80,7 @@ def describe(value: Any) -> Iterator[Token]:
     elif callable(value):
         yield from _function(value)
     else:
-        yield f"{_type_name(value)} {_without_addresses(repr(value))}"
+        yield f"{_type_name(value)} {without_addresses(repr(value))}"
 
 
 def _each(kind: str, values: Any) -> Iterator[Token]:
@@ -131,9 +131,9 @@ def _function(function: Any, within: tuple[Any, ...] = ()) -> Iterator[Token]:
     function = getattr(function, "__wrapped__", function)
     code = getattr(function, "__code__", None)
     if code is None:
-        yield f"function {getattr(function, '__qualname__', None) or _without_addresses(repr(function))}"
+        yield f"function {getattr(function, '__qualname__', None) or without_addresses(repr(function))}"
         return
-    yield from _code(code)
+    yield from describe_code(code)
     within = (*within, function)
     for value in (*(function.__defaults__ or ()), *map(_contents, function.__closure__ or ())):
         if isinstance(value, types.FunctionType):
@@ -142,11 +142,12 @@ def _function(function: Any, within: tuple[Any, ...] = ()) -> Iterator[Token]:
             yield from describe(value)
 
 
-def _code(code: types.CodeType) -> Iterator[Token]:
+def describe_code(code: types.CodeType) -> Iterator[Token]:
+    """The instructions, names and numbers of a function's code; not its messages and line numbers."""
     yield f"code {code.co_code.hex()} {code.co_names}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _code(constant)
+            yield from describe_code(constant)
         elif not isinstance(constant, str):  # docstrings and messages
             yield repr(sorted(constant, key=repr) if isinstance(constant, frozenset) else constant)
 
@@ -169,5 +170,6 @@ def _type_name(value: Any) -> str:
     return type(value).__qualname__
 
 
-def _without_addresses(text: str) -> str:
+def without_addresses(text: str) -> str:
+    """The text of an object without the addresses and ids in it."""
     return re.sub(r" at 0x[0-9a-fA-F]+|\bid=\d+", "", text)

@@ -2,7 +2,8 @@
 
 A `Program` traces its function for the shapes of its arguments, and looks the trace up in one bounded cache. The key says what
 the trace computes (see `canonical`), and nothing of who asked for it. So a problem with other data, bounds or seeds, or one
-that was defined anew, compiles nothing; and the cache keeps executables, never a function or the data of the user.
+that was defined anew, compiles nothing; and the cache keeps executables, never a function or the data of the user. A program
+with a `Definition` that is known is not even traced (see `known_programs`).
 
 Tracing needs Python's lock, compiling does not. `begin` returns as soon as a program is traced and lowered; its compilation
 goes on in a thread, and the next program is traced meanwhile.
@@ -24,7 +25,12 @@ import jax
 from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec
 
+from . import program_folder
+from .calls import Call, recorded
 from .canonical import digest, primitives
+from .definition import Definition
+from .known_programs import KnownPrograms, known_as
+from .structure import shape_of
 
 logger = logging.getLogger("tightrope")
 
@@ -50,12 +56,19 @@ class _Cache:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
+    def find(self, key: Hashable) -> Future[Any] | None:
+        """The executable with this key; None if there is none."""
+        with self._lock:
+            if key not in self._found:
+                return None
+            self._found.move_to_end(key)
+            return self._found[key]
+
     def get(self, key: Hashable, compile: Callable[[], Callable[[], Any]]) -> Future[Any]:
         """The executable with this key; if there is none, `compile()` prepares one, and what it returns runs in a thread."""
-        with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
+        found = self.find(key)
+        if found is not None:
+            return found
         finish = compile()
         with self._lock:
             self._pool = self._pool or ThreadPoolExecutor(THREADS, thread_name_prefix="tightrope-compile")
@@ -71,7 +84,7 @@ class _Cache:
                 self._found.pop(key, None)
 
 
-_cache = _Cache()
+_cache, _known = _Cache(), KnownPrograms()
 _clock = threading.local()
 
 
@@ -97,20 +110,47 @@ class _Ready(NamedTuple):
     shapes: list[Any]
 
 
+class _Traced(NamedTuple):
+    """A trace.
+
+    Attributes:
+        jitted: what was traced, as a function of a list of arrays.
+        stages: the trace.
+        computes: the digest of what it computes; None: it is like no other.
+        places: the devices of its arguments.
+        structure: the structure of what it returns.
+        shapes: the arrays of what it returns.
+    """
+
+    jitted: Any
+    stages: Any
+    computes: str | None
+    places: list[Any]
+    structure: Any
+    shapes: list[Any]
+
+    def compiled(self, lower: Callable[[], Any], effort: Effort) -> _Ready:
+        """Have it compiled, if nothing in the cache computes the same."""
+        key = _executable_key(self.computes, self.places, effort)
+        return _Ready(_cache.get(key, partial(_begin, lower, effort)), self.structure, self.shapes)
+
+
 class Program:
     """A function of pytrees of arrays, compiled for each structure and all shapes of its arguments.
 
     Args:
         fn: the function. It is kept by the program, but not by the cache.
         effort: how much the compiler optimizes it.
+        definition: what it is made of; None: it is always traced.
 
     Attributes:
         fn: the function, not compiled.
     """
 
-    def __init__(self, fn: Callable[..., Any], effort: Effort = "full"):
+    def __init__(self, fn: Callable[..., Any], effort: Effort = "full", definition: Definition | None = None):
         self.fn = fn
         self._effort: Effort = effort
+        self._definition = definition
         self._ready: dict[Hashable, _Ready] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -134,14 +174,56 @@ class Program:
     def _prepared(self, args: tuple[Any, ...]) -> tuple[_Ready, list[Any]]:
         leaves, structure = jax.tree.flatten(args)
         places = _places(leaves)
-        key = (structure, *map(_shape, leaves), *places)
+        key = (structure, *map(shape_of, leaves), *places)
         if key not in self._ready:
             with _timed():
-                self._ready[key] = self._prepare(structure, leaves, places)
+                self._ready[key] = self._prepare(args, structure, leaves, places)
         return self._ready[key], leaves
 
-    def _prepare(self, structure: Any, leaves: list[Any], places: list[Any]) -> _Ready:
-        """Trace the function; lower it, and have it compiled, if nothing in the cache computes the same."""
+    def _prepare(self, args: tuple[Any, ...], structure: Any, leaves: list[Any], places: list[Any]) -> _Ready:
+        definition, described = self._definition, None
+        if definition is not None and all(place is None for place in places):
+            described = definition.described(self.fn, args, self._effort, _surroundings())
+        if definition is None or described is None:
+            traced = self._trace(structure, leaves, places)
+            return traced.compiled(traced.stages.lower, self._effort)
+        ready = self._find(described, definition, args, leaves)
+        return ready or self._learn(described, definition, args, structure, leaves)
+
+    def _find(self, described: str, definition: Definition, args: tuple[Any, ...], leaves: list[Any]) -> _Ready | None:
+        """The program, if it is known."""
+        found = _known.find(described, definition)
+        if found is None:
+            return None
+        known, exported = found
+        key = _executable_key(known.computes, [None] * len(leaves), self._effort)
+        executable = _cache.find(key)
+        if executable is None and exported is not None:
+            lowered = program_folder.lowered(exported, leaves)
+            executable = None if lowered is None else _cache.get(key, partial(_begin, lambda: lowered, self._effort))
+        if executable is None:
+            return None
+        return _Ready(executable, known.structure(definition.objects(args)), known.arrays())
+
+    def _learn(
+        self, described: str, definition: Definition, args: tuple[Any, ...], structure: Any, leaves: list[Any]
+    ) -> _Ready:
+        """The program, traced; it is known from then on."""
+        calls: set[Call | None] = set()
+        with recorded(lambda *call: calls.add(definition.call_of(*call))):
+            traced = self._trace(structure, leaves, [None] * len(leaves))
+        lower, foreseen = traced.stages.lower, tuple(sorted((call for call in calls if call is not None), key=repr))
+        known = known_as(traced.computes, traced.structure, traced.shapes, definition.objects(args))
+        if known is not None and None not in calls:
+            computed = _known.add(described, foreseen, definition, known)
+            exported = None if computed is None else program_folder.exported(traced.jitted, leaves)
+            if computed is not None and exported is not None:
+                program_folder.write(described, foreseen, computed, known, exported)
+                lower = partial(program_folder.lower, exported, leaves)
+        return traced.compiled(lower, self._effort)
+
+    def _trace(self, structure: Any, leaves: list[Any], places: list[Any]) -> _Traced:
+        """Trace the function, as one of the list of leaves."""
         returned: list[Any] = []
 
         def flat(leaves: list[Any]) -> list[Any]:
@@ -153,15 +235,16 @@ class Program:
         everywhere = _everywhere(places)
         if everywhere is not None:
             leaves = [_placed(leaf, place) for leaf, place in zip(leaves, places, strict=True)]
-        traced = jax.jit(flat, out_shardings=everywhere).trace(leaves)
-        device = jax.config.values["jax_default_device"]
-        key = (_key(traced.jaxpr), tuple(places), self._effort, jax.default_backend(), str(device))
+        jitted = jax.jit(flat, out_shardings=everywhere)
+        stages = jitted.trace(leaves)
+        return _Traced(jitted, stages, _computes(stages.jaxpr), places, returned[0], jax.tree.leaves(stages.out_info))
 
-        def lower() -> Callable[[], Any]:
-            logger.debug("compiling %s", flat.__name__)
-            return partial(_compile, traced.lower(), self._effort)
 
-        return _Ready(_cache.get(key, lower), returned[0], jax.tree.leaves(traced.out_info))
+def _begin(lower: Callable[[], Any], effort: Effort) -> Callable[[], Any]:
+    """Lower a program, and return what compiles it."""
+    lowered = lower()
+    logger.debug("compiling %s", lowered)
+    return partial(_compile, lowered, effort)
 
 
 def _compile(lowered: Any, effort: Effort) -> Any:
@@ -175,29 +258,46 @@ def _compile(lowered: Any, effort: Effort) -> Any:
         return lowered.compile()  # a version of XLA with other options
 
 
-def _key(jaxpr: Any) -> Hashable:
-    """What a trace computes; one that calls back into Python is like no other."""
-    if any("callback" in name for name in primitives(jaxpr)):
-        return object()
-    return digest(jaxpr)
+def _computes(jaxpr: Any) -> str | None:
+    """What a trace computes; None for one that calls back into Python, which is like no other."""
+    return None if any("callback" in primitive.name for primitive in primitives(jaxpr)) else digest(jaxpr)
 
 
-def _shape(leaf: Any) -> tuple[Any, Any, Any]:
-    aval: Any = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-    return aval.shape, aval.dtype, aval.weak_type
+def _executable_key(computes: str | None, places: list[Any], effort: Effort) -> Hashable:
+    """What an executable computes, and where."""
+    device = str(jax.config.values["jax_default_device"])
+    return computes or object(), tuple(places), effort, jax.default_backend(), device
+
+
+def _surroundings() -> list[str]:
+    """The device, and all settings of JAX: a trace may depend on any of them."""
+    settings = [f"{name} {getattr(jax.config, name, None)}" for name in sorted(jax.config.values) if _matters(name)]
+    return [jax.default_backend(), str(jax.sharding.get_abstract_mesh()), *settings]
+
+
+def _matters(setting: str) -> bool:
+    return not any(word in setting for word in ("cache", "log", "traceback", "dump"))
 
 
 def _places(leaves: list[Any]) -> list[Any]:
     """The devices of the arrays that are to stay there; on a mesh, every device has all of the others."""
-    places = [_place(leaf) for leaf in leaves]
+    default = _default_device()
+    places = [_place(leaf, default) for leaf in leaves]
     everywhere = _everywhere(places)
     return places if everywhere is None else [place or everywhere for place in places]
 
 
-def _place(leaf: Any) -> Any:
+def _place(leaf: Any, default: Any) -> Any:
+    """The devices that an array is to stay on; None for the one where it would be anyway."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding
-    return leaf.sharding if isinstance(leaf, jax.Array) and leaf.committed else None
+    kept = isinstance(leaf, jax.Array) and leaf.committed and leaf.devices() != {default}
+    return leaf.sharding if kept else None
+
+
+def _default_device() -> Any:
+    chosen = jax.config.values["jax_default_device"]
+    return chosen if isinstance(chosen, jax.Device) else jax.local_devices(backend=chosen)[0]
 
 
 def _everywhere(places: list[Any]) -> NamedSharding | None:
@@ -208,5 +308,5 @@ def _everywhere(places: list[Any]) -> NamedSharding | None:
 
 def _placed(leaf: Any, place: Any) -> jax.ShapeDtypeStruct:
     """The shape of an argument, and its place."""
-    shape, dtype, weak_type = _shape(leaf)
+    shape, dtype, weak_type = shape_of(leaf)
     return jax.ShapeDtypeStruct(shape, dtype, weak_type=weak_type, sharding=place)

@@ -21,7 +21,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PyTree
 
 from ..arguments import check_callable, leaves_of, positive_int
+from .calls import note_call
 from .memory_maps import as_places, from_places
+from .structure import UnknownStructure, shapes_of
 from .tracing import changes, trace, unjitted, uses_inputs
 
 
@@ -134,6 +136,12 @@ class Dataset:
         indices = self._indices(key, examples)
         return indices if self.on_host is None else Given(self._read(indices))
 
+    def static_parts(self) -> list[Any]:
+        """What programs depend on, apart from the numbers of the arrays; see `structure`."""
+        if self.on_host is not None or self.mesh is not None:
+            raise UnknownStructure("data on the host or on several devices")
+        return [self.size, self.batch_size, str(jax.tree.structure(self.arrays)), shapes_of(self.arrays)]
+
     def _indices(self, key: Array, examples: int) -> Int[Array, " examples"]:
         if self.size > 2**20:
             return jax.random.randint(key, (examples,), 0, self.size)
@@ -206,11 +214,18 @@ class Sampler:
 
     def draw(self, key: Array, examples: int) -> PyTree[Array]:
         """Fresh examples."""
+        note_call(self.fn, examples)
         return self.fn(key, examples)
 
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
         """The sample itself."""
         return sample
+
+    def static_parts(self) -> list[Any]:
+        """What programs depend on; see `structure`."""
+        if self.mesh is not None:
+            raise UnknownStructure("data on several devices")
+        return [self.batch_size, self.fn]
 
     def __repr__(self) -> str:
         return f"Sampler({getattr(self.fn, '__name__', 'fn')}, batch_size={self.batch_size})"
@@ -250,6 +265,12 @@ class Batches:
     def batch(self, arrays: PyTree[Array], sample: PyTree[Array]) -> PyTree[Array]:
         """The sample itself."""
         return sample
+
+    def static_parts(self) -> list[Any]:
+        """What programs depend on; see `structure`."""
+        if self.mesh is not None:
+            raise UnknownStructure("data on several devices")
+        return [self.batch_size, str(jax.tree.structure(self.shapes)), shapes_of(self.shapes)]
 
     def __repr__(self) -> str:
         return f"Batches(batch_size={self.batch_size})"

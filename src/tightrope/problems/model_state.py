@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 from jaxtyping import PyTree
 
+from .calls import note_call
 from .tracing import arguments_of
 
 
@@ -52,6 +53,7 @@ def takes_state(fn: Callable[..., Any], given: int) -> bool:
 
 def call(fn: Callable[..., Any], x: PyTree[Any], *batch: Any, **random: Any) -> tuple[Any, PyTree[Any] | None]:
     """The value of a user's function at x, and the model state that it returns; None if it returns none."""
+    note_call(fn, batch, "key" in random)
     if not isinstance(x, WithState):
         return fn(x, *batch, **random), None
     if not takes_state(fn, 1 + len(batch)):

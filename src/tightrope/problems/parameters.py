@@ -14,7 +14,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..arguments import leaves_of
+from .canonical import without_addresses
 from .model_state import WithState
+from .structure import UnknownStructure
 
 
 class Parameters:
@@ -70,6 +72,7 @@ class Parameters:
         leaves, structure = jax.tree.flatten(arrays)
         rest, rest_structure = jax.tree.flatten(self._rest)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        self._structure, self._shapes = structure, shapes
         self.key = (structure, shapes, rest_structure, tuple(_identity(leaf) for leaf in rest))
 
     def unravel(self, vector: Float[Array, " n"]) -> PyTree[Any]:
@@ -83,6 +86,11 @@ class Parameters:
     def ravel(self, params: PyTree[Any]) -> Float[Array, " n"]:
         """The flat vector of a pytree that has this structure."""
         return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0].astype(self.dtype)
+
+    def static_parts(self) -> list[Any]:
+        """What the library's programs depend on; see `structure`. Names in a model's settings may hold addresses."""
+        _check_nodes(self._structure)
+        return [without_addresses(str(self._structure)), str(self._shapes), self.has_state, self.trained.size]
 
     def split(self, vector: Any) -> tuple[Any, Any]:
         """The part of a vector of JAX or NumPy that is trained, and its model state; None if there is none."""
@@ -115,6 +123,15 @@ def _as_parameter(where: str, leaf: Any) -> Any:
         raise TypeError(f"{where} has dtype {dtype}; expected floats: parameters are differentiated")
     _check_precision(where, dtype)
     return jnp.asarray(leaf)
+
+
+def _check_nodes(structure: Any) -> None:
+    """An error if the pytree has nodes of classes that the user registered, with code of the user's."""
+    node, _ = structure.node_data() or (None, None)
+    if node is not None and not issubclass(node, dict | list | tuple | eqx.Module | type(None)):
+        raise UnknownStructure(node.__name__)
+    for child in structure.children():
+        _check_nodes(child)
 
 
 def _check_precision(where: str, dtype: Any) -> None:

@@ -23,6 +23,7 @@ from .canonical import describe
 from .checks import Function
 from .compiling import Program
 from .data import Dataset, Source
+from .definition import Definition
 from .model_state import call as call_at
 from .parameters import Parameters
 from .problem import Problem, cached_on_problem
@@ -81,7 +82,12 @@ def begin_probe(problem: Problem, parameters: Parameters, data: Data) -> None:
 
 def _program(problem: Problem, parameters: Parameters) -> Program:
     def make() -> Program:
-        return Program(partial(_probe, problem, parameters), "little")
+        terms = [(fn, source) for _, fn, source in _functions(problem)]
+        places = [None if source is None else problem.sources.index(source) for _, source in terms]
+        called = tuple(zip((fn for fn, _ in terms), places, strict=True))
+        digests = cached_on_problem(problem, ("digests", parameters.key), dict)
+        definition = Definition(terms, problem.sources, parameters, digests)
+        return Program(partial(_probe, called, problem.sources, parameters), "little", definition)
 
     return cached_on_problem(problem, ("probe", parameters.key), make)
 
@@ -163,24 +169,33 @@ def _functions(problem: Problem) -> list[tuple[str, Callable[..., Any], Source |
 # ---------------------------------------------------------------------- the compiled program
 
 
+Called = tuple[tuple[Callable[..., Any], int | None], ...]
+"""The functions, and the place of each one's source."""
+
+
 def _probe(
-    problem: Problem, parameters: Parameters, domain: Domain, arrays: list[PyTree[Array]], x: Array, shift: Array
+    called: Called,
+    sources: tuple[Source, ...],
+    parameters: Parameters,
+    domain: Domain,
+    arrays: list[PyTree[Array]],
+    x: Array,
+    shift: Array,
 ) -> Probe:
     trained, (x, state) = parameters.trained, parameters.split(x)
     inside = domain.contains(trained.unravel_arrays(x))
     start = jnp.where(inside, x, trained.ravel(domain.project(trained.unravel_arrays(x)))) if domain.can_project else x
     point = jnp.where(shift == 0.0, start, _shifted(domain, trained, start, shift))
-    sample = [_few_examples(source, a) for source, a in zip(problem.sources, arrays, strict=True)]
-    places = {id(source): place for place, source in enumerate(problem.sources)}
+    sample = [_few_examples(source, a) for source, a in zip(sources, arrays, strict=True)]
     values = []
     with jax.default_matmul_precision("highest"):  # else products round to ten bits on some accelerators
-        for _, fn, source in _functions(problem):
+        for fn, place in called:
 
             def call(vector: Array, *batch: Any, fn: Callable[..., Any] = fn) -> Array:
                 params = parameters.unravel(parameters.join(vector, state))
                 return jnp.ravel(jnp.asarray(call_at(fn, params, *batch)[0]))
 
-            values.append(_values(call, point, () if source is None else (sample[places[id(source)]],)))
+            values.append(_values(call, point, () if place is None else (sample[place],)))
     return Probe(tuple(values), parameters.join(start, state), inside)
 
 

@@ -14,9 +14,10 @@ import jax
 from jaxtyping import Array
 
 from ..methods.base import Method
+from ..oracles.build import definition_of
 from ..oracles.oracle import Oracle
 from ..problems.compiling import Program
-from ..problems.problem import cached_on_problem
+from ..problems.problem import Problem, cached_on_problem
 from .fitting import Fitted
 from .loop import LoopShape, run_steps
 from .stepper import AXES, StepperState, start_on_streams
@@ -25,10 +26,11 @@ from .stepper import AXES, StepperState, start_on_streams
 class RunPrograms:
     """The programs of one run, or of many runs as lanes, for one structure of x and one form of the constraints."""
 
-    def __init__(self, oracle: Oracle, lanes: bool):
+    def __init__(self, problem: Problem, oracle: Oracle, lanes: bool):
         self._oracle, self._lanes = jax.tree.structure(oracle), lanes
-        self.start = Program(partial(_start, self._oracle, lanes), "little")
-        self.output = Program(partial(_output, self._oracle, lanes), "little")
+        self._definition = definition_of(problem, oracle)
+        self.start = Program(partial(_start, self._oracle, lanes), "little", self._definition)
+        self.output = Program(partial(_output, self._oracle, lanes), "little", self._definition)
         self._loops: dict[int, Program] = {}
 
     def timed_start(self, *arguments: Any) -> tuple[StepperState, float]:
@@ -39,8 +41,10 @@ class RunPrograms:
 
     def loop(self, records: int) -> Program:
         """The compiled loop with room for this many records in a call."""
-        shape = LoopShape(self._oracle, self._lanes, records)
-        return self._loops.setdefault(records, Program(partial(run_steps, shape)))
+        if records not in self._loops:
+            loop = partial(run_steps, LoopShape(self._oracle, self._lanes, records))
+            self._loops[records] = Program(loop, "full", self._definition)
+        return self._loops[records]
 
 
 def _start(
@@ -68,4 +72,4 @@ def _output(oracle: Any, lanes: bool, leaves: list[Array], method: Method, state
 def run_programs_for(fitted: Fitted, lanes: bool) -> RunPrograms:
     """The problem's programs for this structure of x and this form of the constraints."""
     key = ("run", fitted.method.accepts.form, fitted.parameters.key, lanes)
-    return cached_on_problem(fitted.problem, key, lambda: RunPrograms(fitted.oracle, lanes))
+    return cached_on_problem(fitted.problem, key, lambda: RunPrograms(fitted.problem, fitted.oracle, lanes))

@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, DebugInfo, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-from ..problems.tracing import trace
+from .tracing import trace
 
 MAX_COMPARED = 1024
 """The largest constant array that is compared by its numbers; larger ones are the same only if they are one object."""
@@ -40,10 +40,14 @@ def share_subexpressions(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     def shared(*args: Any) -> Any:
         closed, shapes = trace(fn, *args)
-        outputs = _evaluate(closed, jax.tree.leaves(args), {})
-        return jax.tree.unflatten(jax.tree.structure(shapes), map(jnp.asarray, outputs))
+        return jax.tree.unflatten(jax.tree.structure(shapes), evaluate_once(closed, jax.tree.leaves(args)))
 
     return shared
+
+
+def evaluate_once(closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a trace, with what it computes several times computed once."""
+    return [jnp.asarray(output) for output in _evaluate(closed, inputs, {})]
 
 
 def _evaluate(closed: ClosedJaxpr, inputs: Sequence[Any], known: Known) -> list[Any]:
