@@ -357,11 +357,6 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return content[:place] + bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1 :]
 
 
-def sweep_in(folder: Any) -> tr.SweepResult:
-    """The sweep, with its finished runs in this folder."""
-    return tr.sweep(**SWEEP | {"checkpoint": folder})
-
-
 class Files:
     """A saved result and a folder of checkpoints, which cases damage copies of."""
 
