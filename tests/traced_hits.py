@@ -34,6 +34,7 @@ def every_hit_traced():
         self._asked = structure, leaves, places
         before = COUNTS["hits"] + COUNTS["misses"]
         ready = prepare(self, args, structure, leaves, places)
+        del self._asked  # the data of the user
         COUNTS["without a definition"] += before == COUNTS["hits"] + COUNTS["misses"]
         return ready
 

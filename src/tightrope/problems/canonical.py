@@ -172,4 +172,6 @@ def _type_name(value: Any) -> str:
 
 def without_addresses(text: str) -> str:
     """The text of an object without the addresses and ids in it."""
+    if " at 0x" not in text and "id=" not in text:  # nearly always, and much faster
+        return text
     return re.sub(r" at 0x[0-9a-fA-F]+|\bid=\d+", "", text)

@@ -136,7 +136,7 @@ class Dataset:
         indices = self._indices(key, examples)
         return indices if self.on_host is None else Given(self._read(indices))
 
-    def static_parts(self) -> list[Any]:
+    def _static_parts(self) -> list[Any]:
         """What programs depend on, apart from the numbers of the arrays; see `structure`."""
         if self.on_host is not None or self.mesh is not None:
             raise UnknownStructure("data on the host or on several devices")
@@ -221,7 +221,7 @@ class Sampler:
         """The sample itself."""
         return sample
 
-    def static_parts(self) -> list[Any]:
+    def _static_parts(self) -> list[Any]:
         """What programs depend on; see `structure`."""
         if self.mesh is not None:
             raise UnknownStructure("data on several devices")
@@ -266,7 +266,7 @@ class Batches:
         """The sample itself."""
         return sample
 
-    def static_parts(self) -> list[Any]:
+    def _static_parts(self) -> list[Any]:
         """What programs depend on; see `structure`."""
         if self.mesh is not None:
             raise UnknownStructure("data on several devices")

@@ -87,7 +87,7 @@ class Parameters:
         """The flat vector of a pytree that has this structure."""
         return ravel_pytree(eqx.filter(params, eqx.is_inexact_array))[0].astype(self.dtype)
 
-    def static_parts(self) -> list[Any]:
+    def _static_parts(self) -> list[Any]:
         """What the library's programs depend on; see `structure`. Names in a model's settings may hold addresses."""
         _check_nodes(self._structure)
         return [without_addresses(str(self._structure)), str(self._shapes), self.has_state, self.trained.size]

@@ -7,6 +7,7 @@ be read or written counts as missing.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import logging
@@ -156,6 +157,6 @@ def _versions() -> str:
     """The versions of everything that traces depend on."""
     library = sorted(Path(__file__).parents[1].rglob("*.py"))
     packages = [version(name) for name in PACKAGES]
-    code = [path.read_bytes().hex() for path in library]
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in library)).hexdigest()
     device = jax.devices()[0]
     return digest(sys.version, packages, code, device.platform, device.device_kind, len(jax.devices()))

@@ -92,7 +92,7 @@ def structure(value: Any, named: Mapping[int, int], static: bool = True) -> Iter
         yield from _each(name_of(type(value)), value, named, static)
     elif dataclasses.is_dataclass(value):
         yield from _dataclass(value, named, static)
-    elif (parts := getattr(value, "static_parts", None)) is not None:
+    elif (parts := getattr(value, "_static_parts", None)) is not None:
         yield from _each(name_of(type(value)), parts(), named, static=True)
     else:
         raise UnknownStructure(type(value).__name__)
