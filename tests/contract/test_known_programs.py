@@ -129,7 +129,7 @@ def disguised(x):
         jax.jit(jnp.sin),
         functools.partial(len, []).__call__,
     ],
-    ids=str,
+    ids=("function", "disguised function", "model", "optimizer", "generator", "jitted function", "bound method"),
 )
 def test_code_and_objects_of_an_unknown_kind_have_no_description(value):
     with pytest.raises(UnknownStructure):
