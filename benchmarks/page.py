@@ -77,10 +77,11 @@ def overhead() -> str:
     ]
     head = ["parameters", "steps", "records", "µs a step", "hand-written", "ratio"]
     differ = max(row["largest difference of last iterates"] for row in found["overhead"])
+    agree = f"differ by {differ:.0e} at most" if differ else "are equal to the bit"
     return f"""## A step, against a hand-written loop
 
-TruncatedMomentum against the same method written as one loop of JAX, with the same random numbers: the last iterates differ by
-{differ:.0e} at most. {found["machine"].get("clock", "Fastest runs on one core")}, JAX {found["machine"]["jax"]}.
+TruncatedMomentum against the same method written as one loop of JAX, with the same random numbers: the last iterates
+{agree}. {found["machine"].get("clock", "Fastest runs on one core")}, JAX {found["machine"]["jax"]}.
 
 {table(head, rows)}
 """
