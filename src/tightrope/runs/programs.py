@@ -16,11 +16,14 @@ from jaxtyping import Array
 from ..methods.base import Method
 from ..oracles.build import definition_of
 from ..oracles.oracle import Oracle
-from ..problems.compiling import Program
+from ..problems.compiling import Effort, Program
 from ..problems.problem import Problem, cached_on_problem
 from .fitting import Fitted
 from .loop import LoopShape, run_steps
 from .stepper import AXES, StepperState, start_on_streams
+
+FEW_PARAMETERS = 256
+"""With so few, the steps of simple methods are fused (see `compiling`)."""
 
 
 class RunPrograms:
@@ -31,6 +34,7 @@ class RunPrograms:
         self._definition = definition_of(problem, oracle)
         self.start = Program(partial(_start, self._oracle, lanes), "little", self._definition)
         self.output = Program(partial(_output, self._oracle, lanes), "little", self._definition)
+        self._effort: Effort = "fused" if oracle.parameters.size <= FEW_PARAMETERS else "full"
         self._loops: dict[int, Program] = {}
 
     def timed_start(self, *arguments: Any) -> tuple[StepperState, float]:
@@ -43,7 +47,7 @@ class RunPrograms:
         """The compiled loop with room for this many records in a call."""
         if records not in self._loops:
             loop = partial(run_steps, LoopShape(self._oracle, self._lanes, records))
-            self._loops[records] = Program(loop, "full", self._definition)
+            self._loops[records] = Program(loop, self._effort, self._definition)
         return self._loops[records]
 
 
