@@ -47,8 +47,8 @@ CPU_OPTIONS: dict[Effort, dict[str, Any]] = {
     "full": {"xla_cpu_use_fusion_emitters": False},
     "fused": {},
 }
-"""Options of XLA on CPUs. Fusion emitters double the time that it takes to compile a step. They save about 2 µs of a step: half of
-it, for a simple method in few dimensions. In a thousand dimensions such a step takes a fifth more."""
+"""Options of XLA on CPUs. Fusion emitters double the time that it takes to compile a step. They save about 2 µs of a step, half
+of it for a simple method in few dimensions; in a thousand dimensions such a step takes a fifth more."""
 MAX_FUSED_LINES = 2000
 """A program with more lines is not fused: the step of AdaptivePenalty has 5,000, and is no faster for it."""
 
