@@ -251,14 +251,14 @@ BAD = {
         returning(lambda value, new: (value, new["mean"])),
         START,
         ValueError,
-        r"state float32\[4\]; expected",
+        r"state f32\[4\]; expected",
     ),
-    "shape": (returning(lambda v, new: (v, {**new, "mean": new["mean"][:2]})), START, ValueError, r"'float32\[2\]'"),
+    "shape": (returning(lambda v, new: (v, {**new, "mean": new["mean"][:2]})), START, ValueError, r"'mean': f32\[2\]"),
     "dtype": (
         returning(lambda v, new: (v, jax.tree.map(lambda a: a.astype("bfloat16"), new))),
         START,
         ValueError,
-        "bfloat16",
+        r"bf16\[4\]",
     ),
     "integers": (
         loss,

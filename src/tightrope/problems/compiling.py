@@ -237,11 +237,8 @@ class Program:
             return found
 
         flat.__name__ = getattr(self.fn, "__name__", None) or getattr(self.fn, "func", flat).__name__
-        everywhere = _everywhere(places)
-        if everywhere is not None:
-            leaves = [_placed(leaf, place) for leaf, place in zip(leaves, places, strict=True)]
-        jitted = jax.jit(flat, out_shardings=everywhere)
-        stages = jitted.trace(leaves)
+        jitted = jax.jit(flat, out_shardings=_everywhere(places))
+        stages = jitted.trace([_placed(leaf, place) for leaf, place in zip(leaves, places, strict=True)])
         return _Traced(jitted, stages, _computes(stages.jaxpr), places, returned[0], jax.tree.leaves(stages.out_info))
 
 

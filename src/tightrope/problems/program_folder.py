@@ -25,7 +25,7 @@ from jax import export
 
 from .calls import Call
 from .canonical import digest
-from .structure import Shape
+from .structure import Shape, arrays_of, shapes_of
 
 logger = logging.getLogger("tightrope")
 
@@ -67,7 +67,7 @@ def exported(jitted: Any, leaves: list[Any]) -> export.Exported | None:
     if _folder() is None:
         return None
     try:
-        found = export.export(jitted)(leaves)
+        found = export.export(jitted)(arrays_of(shapes_of(leaves)))
     except Exception as error:  # it calls code outside of JAX
         logger.debug("a program cannot be kept: %s", error)
         return None
@@ -75,8 +75,8 @@ def exported(jitted: Any, leaves: list[Any]) -> export.Exported | None:
 
 
 def lower(trace: export.Exported, leaves: list[Any]) -> Any:
-    """Lower a trace for these arguments."""
-    return jax.jit(trace.call).lower(leaves)
+    """Lower a trace for arguments like these, wherever they lie."""
+    return jax.jit(trace.call).lower(arrays_of(shapes_of(leaves)))
 
 
 def lowered(trace: export.Exported, leaves: list[Any]) -> Any:
