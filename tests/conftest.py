@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import tightrope as tr
 from tightrope.cli.reproduce import QUICKLY_COMPILED
@@ -75,6 +76,14 @@ def pytest_xdist_make_scheduler(config, log):
 def _double_precision_for_transcriptions(request):
     with jax.enable_x64(True) if request.path.parent.name == "paper" else nullcontext():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_cache_from_before():
+    """Tests and examples that call `tr.cache` leave it on; the next test begins without."""
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
 
 
 TESTED = itertools.count()
