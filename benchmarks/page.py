@@ -142,7 +142,7 @@ def growth() -> str:
     ]
     return f"""## How a step grows
 
-Logistic loss; one number at a time is another than in the first row of each method. The last column is the size of all that a
+Logistic loss; each row changes one number of the first row of its method. The last column is the size of all that a
 run carries from step to step; AdaptivePenalty carries the last batch, so a batch of 64 is 64 copies. CPU time on one core,
 jaxlib {found["machine"]["jaxlib"]}.
 
@@ -153,7 +153,7 @@ With the number of steps memory does not grow: a run of {long["steps"]:,} had {e
 
 Many inequality rows: the first 300 steps of the default with 150 half-spaces in ten dimensions.
 
-{table(["common point", "ms a step"], half_spaces)}
+{table(["a point lies in all of them", "ms a step"], half_spaces)}
 """
 
 

@@ -220,7 +220,7 @@ def added(stored: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """The figures of kills with other seeds together."""
     counts = Counter(stored["moments"]) + Counter(more["moments"])
     cases = {case: Counter(stored["cases"][case]) + Counter(more["cases"][case]) for case in more["cases"]}
-    names = "kills", "kills_of_runs_without_a_cache", "runs", "identical", "took_seconds"
+    names = "kills", "kills_of_runs_without_a_cache", "runs", "identical"
     sums = {name: stored[name] + more[name] for name in names}
     return more | sums | {"moments": dict(counts), "cases": cases, "seeds": stored["seeds"] + more["seeds"]}
 

@@ -200,3 +200,19 @@ def test_compile_seconds_are_those_of_the_call_and_are_kept(tmp_path):
     assert "to compile" in str(first)
     first.save(tmp_path / "first.npz")
     assert tr.load(tmp_path / "first.npz").compile_seconds == first.compile_seconds
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the options are for CPUs")
+@pytest.mark.parametrize(("lines", "effort"), [(10, "fused"), (compiling.MAX_FUSED_LINES + 1, "full")])
+def test_of_loops_in_few_dimensions_only_short_ones_are_fused(lines, effort):
+    used = []
+
+    class Lowered:
+        def as_text(self):
+            return "\n" * lines
+
+        def compile(self, compiler_options):
+            used.append(compiler_options)
+
+    compiling._compile(Lowered(), "fused")
+    assert used == [compiling.CPU_OPTIONS[effort]]
