@@ -198,7 +198,8 @@ class AdaptiveLagrangian(Method):
         )
         controller = state.controller.update(jnp.mean(value, axis=0), oracle.rows, seen, k, draw.steps)
 
-        x = jnp.where(jnp.isfinite(jnp.sum(value)), oracle.project(state.x + step), jnp.nan)  # else y is lost
+        # a value that is not finite spoils the multipliers for good, so the run ends here
+        x = jnp.where(jnp.isfinite(jnp.sum(value)), oracle.project(state.x + step), jnp.nan)
         x, cost = _finish(oracle.with_state(model_state), x, metric, peak, draw)
         state = state._replace(
             x=join(x, model_state),
