@@ -7,7 +7,6 @@ better beyond the error of their difference, measured on fresh samples that no c
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,45 +26,51 @@ SIGNIFICANT = 4.0
 """Standard errors of a difference that count as one; with 8 samples the chance of an error is about 0.5%."""
 
 
-def merit(objective: Any, violations: Float[np.ndarray, " raw"], weights: Float[np.ndarray, " raw"]) -> float:
+def merit(objective: Any, violations: Float[np.ndarray, "... raw"], weights: Float[np.ndarray, "... raw"]) -> Any:
     """The exact penalty function F + 2 Σ weights · violation; ∞ if it is not finite.
 
     If the weights are at least the multipliers of a solution, that solution minimizes it in a convex problem.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        value = float(objective + 2.0 * weights @ violations)
-    return value if math.isfinite(value) else math.inf
+        value = objective + 2.0 * np.sum(weights * violations, axis=-1)
+    return np.where(np.isfinite(value), value, np.inf)
 
 
 class Candidate(NamedTuple):
-    """What a point is ranked by; `scales` are those of its violations."""
+    """What a point is ranked by, or each of many points; `scales` are those of its violations."""
 
     objective: Any
-    violations: Float[np.ndarray, " raw"]
-    scales: Float[np.ndarray, " raw"]
-    stationarity: float
+    violations: Float[np.ndarray, "... raw"]
+    scales: Float[np.ndarray, "... raw"]
+    stationarity: Any
 
     @classmethod
     def of(cls, scales: ConstraintScales, found: Evaluation) -> Candidate:
         """Return the candidate with these measurements."""
-        return cls(found.objective, found.violations, scales.at(found.sizes), float(found.stationarity))
+        objective, stationarity = np.asarray(found.objective, float), np.asarray(found.stationarity, float)
+        return cls(objective, found.violations, scales.at(found.sizes), stationarity)
 
     @property
-    def relative(self) -> float:
+    def relative(self) -> Any:
         """The largest violation over its scale."""
         return largest_violation(self.violations / self.scales)
 
 
 def rank_key(
-    candidate: Candidate, weights: Float[np.ndarray, " raw"], gross: Float[np.ndarray, " raw"]
-) -> tuple[bool, float]:
+    candidate: Candidate, weights: Float[np.ndarray, "... raw"], gross: Float[np.ndarray, "... raw"]
+) -> tuple[Any, Any]:
     """The key that ranks points, less is better: whether a violation is gross or not finite, then the merit.
 
     The merit alone is not enough: far from a solution of a non-convex problem, no weights are known to be large enough.
     """
     value = merit(candidate.objective, candidate.violations, weights)
-    acceptable = bool(np.all(candidate.violations <= gross)) and math.isfinite(value)
-    return not acceptable, value
+    acceptable = np.all(candidate.violations <= gross, axis=-1) & np.isfinite(value)
+    return ~acceptable, value
+
+
+def ranks_before(one: tuple[Any, Any], other: tuple[Any, Any]) -> Any:
+    """Whether the first key is less, for each of many points."""
+    return (one[0] < other[0]) | ((one[0] == other[0]) & (one[1] < other[1]))
 
 
 def gross_violations(candidates: list[Candidate]) -> Float[np.ndarray, " raw"]:

@@ -29,7 +29,10 @@ RECORD_PRODUCTS, CERTIFICATE_PRODUCTS = 50, 500
 
 
 class Evaluation(NamedTuple):
-    """Measurements at a point, on one sample; violations, multipliers and raw values have one entry per raw value."""
+    """Measurements at a point, on one sample; violations, multipliers and raw values have one entry per raw value.
+
+    Those of many points have the axes of these points before all others.
+    """
 
     objective: Any
     raw: Any
@@ -43,6 +46,11 @@ class Evaluation(NamedTuple):
     products: Any
     """The sum of |λ_i c_i| over all rows."""
     sizes: Any
+
+
+def at_point(found: Any, *place: int) -> Any:
+    """What was measured at one of many points: an entry along the first axes of every array."""
+    return jax.tree.map(lambda a: a[place], found)
 
 
 def examples_for_records(source: Source) -> int:
@@ -169,6 +177,6 @@ def _mapping(
     return gradient_mapping(oracle, x, mapping_length(x, start, jnp.linalg.norm(gradient)))
 
 
-def largest_violation(violations: Float[np.ndarray, " raw"]) -> float:
-    """The largest violation; 0 without constraints."""
-    return float(np.max(violations, initial=0.0))
+def largest_violation(violations: Float[np.ndarray, "... raw"]) -> Any:
+    """The largest violation at a point, or at each of many; 0 without constraints."""
+    return np.max(violations, axis=-1, initial=0.0)

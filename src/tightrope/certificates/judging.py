@@ -28,13 +28,14 @@ from ..problems.problem import Problem
 from .certificate import Certificate, Estimate, Verdict
 from .denominators import warn_of_denominators
 from .estimates import Estimates, as_estimate, from_all_data, from_samples
-from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, evaluation_data, largest_violation
+from .evaluation import CERTIFICATE_PRODUCTS, Evaluation, at_point, evaluation_data, largest_violation
 from .gap import Curvature
 from .intervals import examples_to_decide
+from .layout import Layout
 from .measurement import BATCH_EXAMPLES, MIN_BATCHES, PROXIMAL_BATCH, Plan
 from .programs import programs_for
 from .proximal import ProximalSteps, near_stationarity
-from .scales import ConstraintScales, objective_scale
+from .scales import objective_scale
 
 MAX_FULL_PASS = 2**20
 """Data of at most this many examples is passed over in full."""
@@ -116,25 +117,27 @@ def certify_points(
     options: list[Options],
     *,
     strict: bool = False,
-    exact: list[Evaluation] | None = None,
+    exact: Evaluation | None = None,
 ) -> list[Certificate]:
     """`certify` for flat points of an oracle in native form, each with its options; `start` is x0, or x if there is none.
 
-    `exact` are the points' evaluations on all data, if they are known and all data can be passed over in full. A value outside
+    `exact` is the points' evaluation on all data, if it is known and all data can be passed over in full. A value outside
     its `sample_range` is an error if `strict`. Otherwise (at the end of a run, whose answer must not be lost) it is a warning,
     and the intervals of the constraints are asymptotic.
     """
     if exact is None and all(map(passed_in_full, oracle.sources)):
         exact = evaluate_exactly(problem, oracle, points, start)
-    known = exact or [None] * len(points)
     judged = [
-        _judge(problem, oracle, (jnp.asarray(x), start), one, evaluation, strict)
-        for x, one, evaluation in zip(points, options, known, strict=True)
+        _judge(
+            problem, oracle, (jnp.asarray(x), start), options[i], None if exact is None else at_point(exact, i), strict
+        )
+        for i, x in enumerate(points)
     ]
-    curvatures = _curvatures(problem, oracle, points, start, [one.estimates for one in judged])
+    curvature = _curvatures(problem, oracle, points, start, [one.estimates for one in judged])
     warn_of_denominators(problem, oracle, points)
-    rule = ConstraintScales.of(problem, oracle)
-    return [_certificate(problem, oracle, rule, *pair) for pair in zip(judged, curvatures, strict=True)]
+    layout, examples = Layout.of(problem, oracle), _examples(oracle, judged[0].plan)
+    certificates = [_certificate(layout, one, at_point(curvature, i), examples) for i, one in enumerate(judged)]
+    return [_as_streamed(oracle, certificate) for certificate in certificates]
 
 
 class _Judged(NamedTuple):
@@ -176,36 +179,38 @@ def _judge(
     return _Judged(options, plan, risk, near, estimates)
 
 
-def _certificate(
-    problem: Problem, oracle: Oracle, rule: ConstraintScales, judged: _Judged, curvature: Curvature
-) -> Certificate:
+def _examples(oracle: Oracle, plan: Plan) -> int:
+    """The number of examples of a certificate, over all sources."""
+    return sum(s.size if isinstance(s, Dataset) and passed_in_full(s) else plan.examples for s in oracle.sources)
+
+
+def _certificate(layout: Layout, judged: _Judged, curvature: Curvature, examples: int) -> Certificate:
     options, plan, risk, near, estimates = judged
-    scales = rule.at(estimates.sizes)
-    relative = _by_name(problem, oracle, estimates, scales)
+    scales = layout.scale.at(estimates.sizes)
+    relative = _by_name(layout, estimates, scales)
     verdict = _verdict(relative, options.tolerance)
     more = None
     if verdict == "undecided":
         more = examples_to_decide(estimates.excess / scales, estimates.reach / scales, options.tolerance, plan.examples)
-    certificate = Certificate(
+    return Certificate(
         objective=estimates.objective,
-        violation=_by_name(problem, oracle, estimates, np.ones_like(scales)),
+        violation=_by_name(layout, estimates, np.ones_like(scales)),
         stationarity=estimates.stationarity,
         complementarity=estimates.complementarity,
-        multipliers=by_constraint(problem, oracle, estimates.multipliers),
+        multipliers=layout.multipliers(estimates.multipliers),
         verdict=verdict,
         tolerance=options.tolerance,
         confidence=options.confidence,
-        samples=sum(s.size if isinstance(s, Dataset) and passed_in_full(s) else plan.examples for s in oracle.sources),
+        samples=examples,
         more_samples=more,
         near_stationarity=None if near is None else as_estimate(near.kind, *near.interval(risk)),
         proximal_weight=None if near is None else near.weight,
-        scale=_named(oracle, scales),
+        scale=layout.by_constraint(scales),
         relative_violation=relative,
         gap=estimates.products + float(curvature.decrease),
-        objective_scale=objective_scale(estimates.objective.value, estimates.sizes),
+        objective_scale=float(objective_scale(estimates.objective.value, estimates.sizes)),
         gradient_scale=max(float(estimates.sizes.gradient), float(curvature.gradient_change)) or 1.0,
     )
-    return _as_streamed(oracle, certificate)
 
 
 def _as_streamed(oracle: Oracle, certificate: Certificate) -> Certificate:
@@ -239,14 +244,11 @@ def _key(options: Options) -> Array:
     return jax.random.fold_in(jax.random.key(options.seed), np.uint32(2**32 - 1 - options.attempt))
 
 
-def _by_name(
-    problem: Problem, oracle: Oracle, estimates: Estimates, scales: Float[np.ndarray, " raw"]
-) -> dict[str, Estimate]:
+def _by_name(layout: Layout, estimates: Estimates, scales: Float[np.ndarray, " raw"]) -> dict[str, Estimate]:
     """The largest violation of each constraint, in units of `scales`."""
-    parts = zip(problem.constraints, estimates.kinds, oracle.slices().values(), strict=True)
     return {
-        c.name: as_estimate(kind, *(largest_violation(end[part] / scales[part]) for end in estimates.violations))
-        for c, kind, part in parts
+        name: as_estimate(kind, *(largest_violation(end[part] / scales[part]) for end in estimates.violations))
+        for (name, part), kind in zip(layout.slices.items(), estimates.kinds, strict=True)
     }
 
 
@@ -256,7 +258,7 @@ def _curvatures(
     points: Float[np.ndarray, "points n"],
     start: Float[Array, " n"],
     estimates: list[Estimates],
-) -> list[Curvature]:
+) -> Curvature:
     """The predicted decrease at each point: its residual is known, its curvature is measured on the sample of records."""
     sampled, sample = evaluation_data(oracle)
     known = zip(*((e.residual, e.gradient_norm, e.multipliers) for e in estimates), strict=True)
@@ -271,27 +273,10 @@ def passed_in_full(source: Source) -> bool:
 
 def evaluate_exactly(
     problem: Problem, oracle: Oracle, points: Float[np.ndarray, "points n"], start: Float[Array, " n"]
-) -> list[Evaluation]:
+) -> Evaluation:
     """Evaluate each point on all data, with the program that evaluates records, so that nothing new is compiled."""
     program = programs_for(problem, oracle).evaluate
     return program((oracle.leaves(), oracle.everything()), points, start, CERTIFICATE_PRODUCTS)
-
-
-def by_constraint(problem: Problem, oracle: Oracle, multipliers: Float[np.ndarray, " raw"]) -> dict[str, Any]:
-    """Raw multipliers by name; those of `at_least` are for low − h ≤ 0.
-
-    A float for a constraint function that returns a scalar, an array for one that returns a vector, even of length 1.
-    """
-    signed = multipliers.copy()
-    for constraint, entries in zip(problem.constraints, oracle.slices().values(), strict=True):
-        signed[entries] *= -1.0 if constraint.kind == "at_least" else 1.0
-    return _named(oracle, signed)
-
-
-def _named(oracle: Oracle, values: Float[np.ndarray, " raw"]) -> dict[str, Any]:
-    """Raw values by the name of their constraint: a float, or an array for a function that returns a vector."""
-    parts = zip(oracle.constraints, oracle.slices().items(), strict=True)
-    return {name: values[part] if term.shape else float(values[part][0]) for term, (name, part) in parts}
 
 
 def _verdict(violation: dict[str, Estimate], tolerance: float) -> Verdict:

@@ -101,8 +101,8 @@ class Programs:
         start: Float[Array, " n"],
         products: int,
         shifts: Float[np.ndarray, "points 1+raw"] | None = None,
-    ) -> list[Evaluation]:
-        """Evaluate each point.
+    ) -> Evaluation:
+        """Evaluate each point; the arrays of the evaluation have an axis for the points.
 
         Args:
             data: the numbers of the oracle, and the sample.
@@ -119,9 +119,7 @@ class Programs:
             lambda *group: program(leaves, *group, start, sample, np.int32(products)), size, points, shifts
         )
 
-    def curvatures(
-        self, data: tuple[list[Array], Sample], start: Float[Array, " n"], *points: np.ndarray
-    ) -> list[Curvature]:
+    def curvatures(self, data: tuple[list[Array], Sample], start: Float[Array, " n"], *points: np.ndarray) -> Curvature:
         """The predicted decrease at each point; `points` are what `curvature_at` takes of each, one array for each argument."""
         leaves, sample = data
         size = self._lanes_at_once(len(points[0]))
@@ -140,8 +138,8 @@ class Programs:
         return GROUP_SIZE if lanes <= GROUP_SIZE else LARGE_GROUP
 
 
-def over_groups(program: Callable[..., Any], size: int, *columns: np.ndarray) -> list[Any]:
-    """What the program gives for each row of the columns; it takes groups of this many rows.
+def over_groups(program: Callable[..., Any], size: int, *columns: np.ndarray) -> Any:
+    """What the program gives for all rows of the columns, a pytree of NumPy arrays; it takes groups of this many rows.
 
     Groups wait for no other, but single points do: several of them at once may need too much memory.
     """
@@ -151,11 +149,7 @@ def over_groups(program: Callable[..., Any], size: int, *columns: np.ndarray) ->
         missing = size - len(groups[0])
         answer = program(*(np.concatenate([group, np.repeat(group[-1:], missing, axis=0)]) for group in groups))
         answers.append(answer if size > 1 else jax.block_until_ready(answer))
-    found = []
-    for answer in jax.device_get(answers):
-        leaves, structure = jax.tree.flatten(answer)
-        found += [jax.tree.unflatten(structure, row) for row in zip(*leaves, strict=True)]
-    return found[:count]
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(answers))
 
 
 def programs_for(problem: Problem, original: Oracle) -> Programs:

@@ -129,15 +129,16 @@ class ConstraintScales(NamedTuple):
                 given[entries] = constraint.scale
         return cls(np.maximum(size, width), given)
 
-    def at(self, found: Sizes) -> Float[np.ndarray, " raw"]:
-        """Return the scales at a point: the user's, or the estimates; 1 if those are 0."""
-        spread, rows = np.asarray(found.spread, float)[1:], np.asarray(found.rows, float)
+    def at(self, found: Sizes) -> Float[np.ndarray, "... raw"]:
+        """Return the scales at a point, or at many: the user's, or the estimates; 1 if those are 0."""
+        spread, rows = np.asarray(found.spread, float)[..., 1:], np.asarray(found.rows, float)
         estimated = np.maximum(spread, np.where(self.bound > 0, self.bound, rows))
         usable = np.where((estimated > 0) & np.isfinite(estimated), estimated, 1.0)
         return np.where(np.isnan(self.given), usable, self.given)
 
 
-def objective_scale(objective: Any, found: Sizes) -> float:
-    """Return the scale of the objective; 1 if that is 0."""
-    scale = max(abs(float(objective)), float(found.spread[0]), float(found.objective))
-    return scale if 0.0 < scale < np.inf else 1.0
+def objective_scale(objective: Any, found: Sizes) -> Any:
+    """Return the scale of the objective at a point, or at many; 1 if that is 0."""
+    spread = np.asarray(found.spread, float)[..., 0]
+    scale = np.max([np.abs(np.asarray(objective, float)), spread, np.asarray(found.objective, float)], axis=0)
+    return np.where((scale > 0.0) & (scale < np.inf), scale, 1.0)

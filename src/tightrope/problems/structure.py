@@ -33,7 +33,7 @@ class UnknownStructure(Exception):
 
 def shape_of(leaf: Any) -> tuple[Any, Any, Any]:
     """The shape, dtype and weak type of an array, or of a number or a shape in its place."""
-    aval: Any = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    aval: Any = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else getattr(leaf, "aval", None) or jax.typeof(leaf)
     return aval.shape, aval.dtype, aval.weak_type
 
 

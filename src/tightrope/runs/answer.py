@@ -14,8 +14,9 @@ from jaxtyping import Float
 
 from ..certificates.certificate import Certificate
 from ..certificates.choosing import Candidate, choose_by_samples, choose_candidate
-from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, evaluation_data
-from ..certificates.judging import Options, by_constraint, certify_points, evaluate_exactly, on_data, passed_in_full
+from ..certificates.evaluation import RECORD_PRODUCTS, Evaluation, at_point, evaluation_data
+from ..certificates.judging import Options, certify_points, evaluate_exactly, on_data, passed_in_full
+from ..certificates.layout import Layout
 from ..certificates.programs import programs_for
 from ..certificates.restoration import can_be_reduced
 from ..certificates.scales import ConstraintScales
@@ -52,11 +53,10 @@ class Candidates:
     weights: Float[np.ndarray, " raw"]
     first_objective: float
 
-    def best(self, fitted: Fitted, tolerance: float) -> int:
+    def best(self, fitted: Fitted, scales: ConstraintScales, tolerance: float) -> int:
         """The place of the best point."""
         if not self.exact:
             return choose_by_samples(fitted.problem, fitted.original, self.samples, self.weights)
-        scales = ConstraintScales.of(fitted.problem, fitted.original)
         listed = [Candidate.of(scales, evaluation) for evaluation in self.samples[0]]
         return choose_candidate(listed, self.weights, tolerance, self.first_objective)
 
@@ -72,10 +72,12 @@ class Chosen:
 
 def certified(fitted: Fitted, lanes: list[Candidates], options: list[Options]) -> list[Chosen]:
     """The best of the candidates of each lane, certified."""
-    places = [lane.best(fitted, one.tolerance) for lane, one in zip(lanes, options, strict=True)]
+    scales = ConstraintScales.of(fitted.problem, fitted.original)
+    places = [lane.best(fitted, scales, one.tolerance) for lane, one in zip(lanes, options, strict=True)]
     picked = list(zip(lanes, places, strict=True))
     names, points = zip(*(list(lane.points.items())[place] for lane, place in picked), strict=True)
     exact = [lane.samples[0][place] for lane, place in picked] if lanes[0].exact else None
+    exact = None if exact is None else jax.tree.map(lambda *found: np.stack(found), *exact)
     start = fitted.parameters.start
     certificates = certify_points(fitted.problem, fitted.original, np.stack(points), start, options, exact=exact)
     return [Chosen(*one) for one in zip(names, points, certificates, strict=True)]
@@ -101,9 +103,10 @@ def answers(
     points = {name: _with_best_thresholds(fitted, x, run.seeds[0], attempt) for name, x in points.items()}
     evaluated, exact = evaluate_candidates(fitted, list(points.values()), run.seeds, attempt)
     own: Any = [None] * len(run.seeds) if multipliers is None else multipliers if run.lanes else [multipliers]
+    assert recorder.first_objectives is not None
     finite = np.ravel(np.asarray(run.carry.finite))
     confidence = 1.0 - 0.05 / (attempt * (attempt + 1) if attempt else 1)
-    lanes, endings = [], []
+    lanes, endings, histories = [], [], recorder.histories()
     for lane in range(len(run.seeds)):
         weights = recorder.weights[lane]
         if own[lane] is not None and fitted.original.large_jacobian:  # those of records come from few products
@@ -112,10 +115,10 @@ def answers(
         places = [list(points).index(name) for name in names]
         candidates = Candidates(
             {name: points[name][lane] for name in names},
-            [[sample[lane][place] for place in places] for sample in evaluated],
+            [[at_point(sample, lane, place) for place in places] for sample in evaluated],
             exact,
             weights,
-            recorder.first_objectives[lane],
+            float(recorder.first_objectives[lane]),
         )
         lanes.append(candidates)
         ending = Ending(
@@ -124,8 +127,8 @@ def answers(
             steps=run.step,
             seconds=run.seconds,
             calls=run.calls[lane],
-            history=recorder.history(lane),
-            unbounded=recorder.unbounded[lane],
+            history=History(histories[lane]),
+            unbounded=bool(recorder.unbounded[lane]),
             multipliers=own[lane],
         )
         endings.append(ending)
@@ -150,8 +153,8 @@ def _with_best_thresholds(
 
 def evaluate_candidates(
     fitted: Fitted, points: list[Float[np.ndarray, "lanes n"]], seeds: list[int], attempt: int = 0
-) -> tuple[list[list[list[Evaluation]]], bool]:
-    """For every sample and every lane the evaluation of each point, and whether the only sample is all data.
+) -> tuple[list[Evaluation], bool]:
+    """For every sample the evaluation of each lane's points, and whether the only sample is all data.
 
     Lanes with different seeds are evaluated on different samples: runs that share one share its error.
     """
@@ -160,8 +163,8 @@ def evaluate_candidates(
         return [by_lane(lambda x: evaluate_exactly(problem, original, x, start), points)], True
     program = programs_for(problem, original).evaluate
 
-    def on_fresh_sample(number: int) -> list[list[Evaluation]]:
-        def evaluate(lanes: list[int], x: Float[np.ndarray, "points n"]) -> list[Evaluation]:
+    def on_fresh_sample(number: int) -> Evaluation:
+        def evaluate(lanes: list[int], x: Float[np.ndarray, "points n"]) -> Evaluation:
             oracle, sample = evaluation_data(original, 1 + number, seeds[lanes[0]], attempt)
             return program((oracle.leaves(), sample), x, start, RECORD_PRODUCTS)
 
@@ -184,9 +187,9 @@ def stepper_answer(fitted: Fitted, state: StepperState, data: Source | None, sto
     points = {name: _with_best_thresholds(fitted, x[None])[0] for name, x in points.items()}
     listed = [np.asarray(fitted.parameters.start), *points.values()]
     evaluated, exact = evaluate_candidates(fitted, [x[None] for x in listed], [0])
-    samples = [lane[1:] for (lane,) in evaluated]
+    samples = [[at_point(sample, 0, place) for place in range(1, len(listed))] for sample in evaluated]
     weights = np.max([np.abs(e.multipliers) for e in samples[0]], axis=0)
-    candidates = Candidates(points, samples, exact, weights, float(evaluated[0][0][0].objective))
+    candidates = Candidates(points, samples, exact, weights, float(evaluated[0].objective[0, 0]))
     own = None if multipliers is None else np.asarray(fitted.oracle.rows.to_raw(multipliers))
     ending = Ending("budget", [], steps=int(state.k), multipliers=own)
     (chosen,) = certified(fitted, [candidates], [Options(stop.violation, 0.95, 0)])
@@ -227,7 +230,7 @@ def _result(
         objective=certificate.objective.value,
         violation=certificate.largest_violation.value,
         stationarity=certificate.stationarity.value,
-        multipliers=certificate.multipliers if own is None else by_constraint(fitted.problem, fitted.original, own),
+        multipliers=certificate.multipliers if own is None else _by_constraint(fitted, own),
         success=not lacking,
         status=found if ending.status == "budget" and found is not None else ending.status,
         message="; ".join([why, *notes, *([note] if note else [])]) + ".",
@@ -243,6 +246,11 @@ def _result(
         settings=_settings(method),
         seed=seed,
     )
+
+
+def _by_constraint(fitted: Fitted, multipliers: Float[np.ndarray, " raw"]) -> dict[str, Any]:
+    """The method's own multipliers by name."""
+    return Layout.of(fitted.problem, fitted.original).multipliers(multipliers)
 
 
 def _found(said: Status | None, certificate: Certificate, success: bool, unbounded: bool) -> Status | None:

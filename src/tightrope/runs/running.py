@@ -155,7 +155,7 @@ def _save(store: CheckpointStore, run: Run, recorder: Recorder) -> None:
 
 
 def _record(recorder: Recorder, points: list[RecordPoint], observer: Observer | None) -> None:
-    for point, (row, *_) in zip(points, recorder.record(points), strict=True):
+    for point, row in zip(points, recorder.record(points), strict=True):
         if observer is not None:
             observer.observe(row, lambda point=point: recorder.params(point))
 
