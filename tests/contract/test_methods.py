@@ -1,6 +1,7 @@
 """The contract of every method: it takes what it says it takes, in every dtype and structure, alone or as a lane.
 
-By default most methods run on their main kind of problem alone, and lanes, dtypes and structures are tried on three methods.
+By default most methods run on their main kind of problem alone, lanes, dtypes and structures are tried on three methods, and
+counts on a few more.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from tightrope.testing import CHECKS, check_runs
 from tightrope.testing.examples import KINDS, accepted, main_kind
 
 METHODS = sorted(tr.methods.available())
-MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "counts", "state")
+MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "state")
 EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe", "TruncatedMomentum")
 """Methods put through lanes, precisions and pytrees by default too: without slacks, without projections, with slacks.
 
 Every method runs in lanes in tests/convergence.
 """
+
+COUNTED = ("AdaptiveLagrangian", "ExactPenalty", "SwitchingSubgradient")
+"""Methods whose counts are compared with real calls by default too. tests/paper compares those of all with the equations."""
 
 FREE = {"no constraints", "free affine equality"}
 DETERMINISTIC = {"no constraints", "deterministic equality", "deterministic inequalities"}
@@ -62,7 +66,11 @@ def test_it_takes_what_its_docstring_says_and_nothing_else(name):
     assert TAKES[name] < set(KINDS)
 
 
-@pytest.mark.by_default(*(f"*-{check}" for check in MAIN_CHECKS), *(f"{name}-*" for name in EVERY_CHECK))
+@pytest.mark.by_default(
+    *(f"*-{check}" for check in MAIN_CHECKS),
+    *(f"{name}-*" for name in EVERY_CHECK),
+    *(f"{name}-counts" for name in COUNTED),
+)
 @pytest.mark.parametrize(
     ("name", "check"),
     [pytest.param(name, check, id=f"{name}-{check.__name__[6:]}") for name in METHODS for check in CHECKS],

@@ -59,7 +59,7 @@ def test_units_do_not_matter(unit, factor, usual):
         np.testing.assert_allclose(other.multipliers[name], expected, rtol=1e-2)
 
 
-@pytest.mark.by_default("no_real_root", "recall_in_ball")
+@pytest.mark.by_default("no_real_root")
 @pytest.mark.parametrize("name", list(tr.zoo.infeasible.available()))
 def test_what_has_no_feasible_point_is_called_infeasible(name):
     problem, x0, _ = tr.zoo.infeasible.available()[name]()

@@ -312,6 +312,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
     assert COVERED[name] <= events, COVERED[name] - events
 
 
+@pytest.mark.full
 def test_without_a_face_the_proximal_step_is_taken(monkeypatch):
     """With one face to try, its step often leaves the box."""
     monkeypatch.setattr(products, "MAX_FACES", 1)

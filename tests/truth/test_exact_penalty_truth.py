@@ -42,6 +42,7 @@ def test_a_noisy_run_is_not_converged_before_its_certificate_is():
     assert result.status != "converged" or result.success
 
 
+@pytest.mark.full
 def test_the_violation_falls_with_the_horizon():
     """The iterates of one run on ‖x‖² = 1 with noise: root mean square violation up to 2,000 and up to 32,000 steps."""
     problem, x0, _ = SPHERE

@@ -81,6 +81,7 @@ def test_multipliers_of_sampled_constraints_are_not_those_of_one_batch():
         assert abs(result.multipliers["sphere"] - result.certificate.multipliers["sphere"]) < 1.0
 
 
+@pytest.mark.full
 def test_dual_steps_do_not_make_the_violation_worse():
     """The sign of the first sample made 61% of all the movement of λ: 0.032 with dual steps, 0.015 without."""
     problem, x0, _ = tr.zoo.noisy_sphere()

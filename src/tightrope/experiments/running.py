@@ -32,9 +32,7 @@ def run_experiment(experiment: Experiment, out: str | os.PathLike[str], quick: b
     Example:
         >>> import tempfile, tightrope as tr
         >>> from tightrope.experiments.base import Check, Entry, Part
-        >>> part = Part(
-        ...     "plane", tr.zoo.projection_on_plane, (Entry("auto", (tr.methods.AdaptivePenalty(),)),), steps=20
-        ... )
+        >>> part = Part("plane", tr.zoo.projection_on_plane, (Entry("auto", (tr.methods.LinearizedALM(),)),), steps=20)
         >>> tiny = Experiment(
         ...     "tiny", "Tiny", "no paper", "", lambda quick: [part], lambda runs: [Check("it ran", 1, True)]
         ... )
