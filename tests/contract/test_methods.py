@@ -1,7 +1,6 @@
 """The contract of every method: it takes what it says it takes, in every dtype and structure, alone or as a lane.
 
-By default most methods run on their main kind of problem alone, lanes, dtypes and structures are tried on three methods, and
-counts on a few more.
+By default most methods run on their main kind of problem alone, and the other checks are tried on a few methods.
 """
 
 from __future__ import annotations
@@ -14,15 +13,17 @@ from tightrope.testing import CHECKS, check_runs
 from tightrope.testing.examples import KINDS, accepted, main_kind
 
 METHODS = sorted(tr.methods.available())
-MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "state")
-EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe", "TruncatedMomentum")
-"""Methods put through lanes, precisions and pytrees by default too: without slacks, without projections, with slacks.
+MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes")
+EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe")
+"""Methods put through every check by default too; every method runs in lanes in tests/convergence."""
 
-Every method runs in lanes in tests/convergence.
-"""
-
-COUNTED = ("AdaptiveLagrangian", "ExactPenalty", "SwitchingSubgradient")
-"""Methods whose counts are compared with real calls by default too. tests/paper compares those of all with the equations."""
+MORE_CHECKS = (
+    "AdaptiveLagrangian-counts",
+    "ExactPenalty-counts",
+    "SwitchingSubgradient-counts",
+    "TruncatedMomentum-pytrees",
+)
+"""More by default. The counts of all methods are compared with the equations in tests/paper."""
 
 FREE = {"no constraints", "free affine equality"}
 DETERMINISTIC = {"no constraints", "deterministic equality", "deterministic inequalities"}
@@ -69,7 +70,7 @@ def test_it_takes_what_its_docstring_says_and_nothing_else(name):
 @pytest.mark.by_default(
     *(f"*-{check}" for check in MAIN_CHECKS),
     *(f"{name}-*" for name in EVERY_CHECK),
-    *(f"{name}-counts" for name in COUNTED),
+    *MORE_CHECKS,
 )
 @pytest.mark.parametrize(
     ("name", "check"),
@@ -83,7 +84,7 @@ def test_the_contract(name, check):
         check(method)
 
 
-@pytest.mark.by_default("GradientDescentAscent-every kind")
+@pytest.mark.full
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"{name}-every kind") for name in METHODS])
 def test_it_runs_on_every_kind_of_problem_that_it_takes(name):
     check_runs(tr.methods.by_name(name))

@@ -114,6 +114,7 @@ def test_what_cannot_hold_is_called_infeasible_though_the_objective_falls_for_ev
     assert 0.4 < result.violation < 2.1
 
 
+@pytest.mark.full
 def test_noise_that_hides_the_way_is_no_proof_that_there_is_none():
     """At x ≈ 100 the row's gradient is a hundredth of its noise: the run does not get there, but that is all it knows."""
     with jax.enable_x64(True):

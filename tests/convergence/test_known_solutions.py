@@ -250,7 +250,7 @@ def test_frank_wolfe_with_the_right_penalty_comes_to_the_solution():
     assert np.mean([distance(r.x, solution.x) for r in found]) <= scale * STEPS ** (-1 / 6)
 
 
-@pytest.mark.by_default("weighted_medians-SwitchingSubgradient")
+@pytest.mark.full
 @pytest.mark.parametrize("method_name", ["SwitchingSubgradient", "CooperativeApproximation", "GradientDescentAscent"])
 @pytest.mark.parametrize("problem_name", ["l1_budget", "weighted_medians"])
 def test_the_objective_of_non_smooth_problems_is_within_the_rate(problem_name, method_name):

@@ -36,6 +36,7 @@ def test_a_deterministic_run_reaches_a_solution_far_away_and_then_says_converged
 SPHERE = tr.zoo.noisy_sphere()
 
 
+@pytest.mark.full
 def test_a_noisy_run_is_not_converged_before_its_certificate_is():
     problem, x0, _ = SPHERE
     result = solve(problem, x0, steps=101, stop=tr.Stop(violation=1e-3))

@@ -39,6 +39,25 @@ STEPS = 300
 OPTIONS: dict[str, Any] = {"steps": STEPS, "record": STEPS // 10}
 
 
+class Counted(NamedTuple):
+    """A problem, and a count of the traces of its objective."""
+
+    problem: Problem
+    traces: Counter[str]
+
+
+@cache
+def _example(kind: str) -> Counted:
+    """The problem of this kind that all checks share, with its compiled programs."""
+    traces = Counter[str]()
+
+    def counted_loss(w: Array, batch: dict[str, Array]) -> Array:
+        traces["loss"] += 1
+        return loss(w, batch)
+
+    return Counted(new_example(kind, counted_loss), traces)
+
+
 class Measured(NamedTuple):
     """A run and its measurements at four points: the start, the last iterate, the average and the output.
 
@@ -115,39 +134,26 @@ def check_runs(method: type[Method], kinds: Iterable[str] | None = None) -> None
         kinds: kinds of problems to run; None: all that it accepts.
     """
     for kind in accepted(method) if kinds is None else kinds:
-        run = run_once(example(kind), FLOAT32, method)
+        problem = _example(kind).problem
+        run = run_once(problem, FLOAT32, method)
         assert run.finite, f"{kind}: it diverged"
         assert run.points.dtype == np.float32, f"{kind}: float32 became {run.points.dtype}"
         assert all(np.isfinite(value) and value >= 0 for value in run.constants.values()), f"{kind}: {run.constants}"
-        inside = [bool(example(kind).domain.contains(jnp.asarray(x))) for x in run.points]
+        inside = [bool(problem.domain.contains(jnp.asarray(x))) for x in run.points]
         assert all(inside), f"{kind}: outside the set (start, last, average, output: {inside})"
         better = [min(values[1:]) < values[0] for values in (run.objective, run.objective + run.violation)]
         assert any(better), f"{kind}: no improvement: objective {run.objective}, violation {run.violation}"
 
 
-class Traced(NamedTuple):
-    """A problem of the method's main kind, a count of the traces of its objective, and a first result."""
-
-    problem: Problem
-    traces: Counter[str]
-    result: Result
-
-
 @cache
-def _traced(method: type[Method]) -> Traced:
-    traces = Counter[str]()
-
-    def counted_loss(w: Array, batch: dict[str, Array]) -> Array:
-        traces["loss"] += 1
-        return loss(w, batch)
-
-    problem = new_example(main_kind(method), counted_loss)
-    return Traced(problem, traces, solve(problem, FLOAT32, method(), **OPTIONS))
+def _solved(method: type[Method]) -> Result:
+    """A first run of `solve` on the method's main kind of problem."""
+    return solve(_example(main_kind(method)).problem, FLOAT32, method(), **OPTIONS)
 
 
 def check_solves(method: type[Method]) -> None:
     """`solve` returns a valid Result and does not trace again for a new seed, hyperparameter, horizon, record or start."""
-    problem, traces, result = _traced(method)
+    (problem, traces), result = _example(main_kind(method)), _solved(method)
     assert result.status in ("budget", "converged"), result.message
     assert set(result.multipliers) == {c.name for c in problem.constraints}
     assert bool(problem.domain.contains(jnp.asarray(result.x)))
@@ -177,7 +183,7 @@ def _numbers(method: type[Method], settings: dict[str, Any], factor: float) -> d
 
 def check_resumes(method: type[Method]) -> None:
     """A run that is interrupted and resumed is bit-identical to an uninterrupted one."""
-    problem, _, uninterrupted = _traced(method)
+    problem, uninterrupted = _example(main_kind(method)).problem, _solved(method)
 
     def interrupt(record: dict[str, Any]) -> None:
         if record["step"] >= STEPS // 2:
@@ -195,7 +201,7 @@ def check_resumes(method: type[Method]) -> None:
 
 def check_lanes(method: type[Method]) -> None:
     """A lane of a sweep equals the single run of its seed, up to rounding, and another seed gives another run."""
-    problem = _traced(method).problem
+    problem = _example(main_kind(method)).problem
     lanes = sweep(problem, FLOAT32, method(), steps=60, seeds=[3, 8], record=20).results
     single = solve(problem, FLOAT32, method(), steps=60, seed=8, record=20)
     for column in ("objective", "violation", "samples"):
@@ -207,7 +213,7 @@ def check_lanes(method: type[Method]) -> None:
 def check_precisions(method: type[Method]) -> None:
     """Float64 stays float64, and differs from float32 only by rounding."""
     kind, steps = main_kind(method), 40
-    single = run_once(example(kind), FLOAT32, method, steps)
+    single = run_once(_example(kind).problem, FLOAT32, method, steps)
     with jax.enable_x64(True):
         double = run_once(new_example(kind), START, method, steps)
     assert double.points.dtype == np.float64
@@ -230,7 +236,7 @@ def check_pytrees(method: type[Method]) -> None:
 
     constraints = [replace(c, fn=on_tree(c.fn)) for c in original.constraints]
     tree = Problem(on_tree(loss), constraints, domain=original.domain, data=original.data)
-    one = run_once(original, FLOAT32, method, steps)
+    one = run_once(_example(kind).problem, FLOAT32, method, steps)
     two = run_once(tree, {"a": FLOAT32[:3].reshape(1, 3), "b": FLOAT32[3:]}, method, steps)
     np.testing.assert_allclose(one.points, two.points, rtol=1e-3, atol=1e-3)
 
