@@ -4,6 +4,7 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from convex_by_hand import (
     BATCH,
     CONSTRAINT_BATCH,
