@@ -34,7 +34,7 @@ from tightrope.testing.examples import loss, parity, points
 os.environ.setdefault("XLA_FLAGS", QUICKLY_COMPILED)
 
 # Tracing makes many objects that stay: looking for garbage after every 700 of them takes a tenth of the suite's time.
-gc.set_threshold(100_000, 50, 50)
+gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)
