@@ -13,10 +13,23 @@ from tightrope.testing import CHECKS, check_runs
 from tightrope.testing.examples import KINDS, accepted, main_kind
 
 METHODS = sorted(tr.methods.available())
-MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes")
+MAIN_CHECKS = ("declares", "refuses", "runs")
 EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe")
 """Methods put through every check by default too; every method runs in lanes in tests/convergence."""
 
+SOLVED = (
+    "AdaptiveLagrangian",
+    "ConservativeFrankWolfe",
+    "ConservativeSaddle",
+    "ExactPenalty",
+    "GradientDescentAscent",
+    "LinearizedALM",
+    "LinearizedPenalty",
+    "MatrixFreePenalty",
+    "SwitchingSubgradient",
+    "TruncatedMomentum",
+)
+"""Methods that `solve` runs, and resumes, by default too: ours and the papers'. The others are solved in tests/convergence."""
 MORE_CHECKS = (
     "AdaptiveLagrangian-counts",
     "ExactPenalty-counts",
@@ -70,6 +83,7 @@ def test_it_takes_what_its_docstring_says_and_nothing_else(name):
 @pytest.mark.by_default(
     *(f"*-{check}" for check in MAIN_CHECKS),
     *(f"{name}-*" for name in EVERY_CHECK),
+    *(f"{name}-{check}" for name in SOLVED for check in ("solves", "resumes")),
     *MORE_CHECKS,
 )
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_the_average_violation_is_at_most_zero_up_to_its_confidence_interval(nam
     assert mean - half_width <= 0.0
 
 
+@pytest.mark.full
 def test_that_of_drift_plus_penalty_is_not():
     mean, half_width = interval(averages("DriftPlusPenalty")[0])
     assert mean - half_width > 0.0

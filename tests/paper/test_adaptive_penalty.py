@@ -311,6 +311,7 @@ def same(state: Any, expected: Now, rtol: float) -> None:
     same_tuning(state.tuning, expected, rtol)
 
 
+@pytest.mark.by_default("equalities", "endless data", "finite data", "box", "slope")
 @pytest.mark.parametrize("name", list(RUNS))
 def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
     """Iterates over all steps; everything else until steps are so short that rounding decides."""
@@ -380,7 +381,7 @@ EVENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.by_default("equalities-4", "box-4")
+@pytest.mark.by_default("box-4")
 @pytest.mark.parametrize(("name", "faces"), list(EVENTS))
 def test_a_step_from_any_state_is_that_of_the_equations(name, faces, monkeypatch):
     """With one face instead of four to try, the proximal step is often what is left."""

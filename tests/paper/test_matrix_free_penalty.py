@@ -301,6 +301,7 @@ def same(state: Any, expected: Now, rtol: float) -> None:
     same_tuning(state.tuning, expected, rtol)
 
 
+@pytest.mark.by_default("equalities", "endless data", "finite data", "box")
 @pytest.mark.parametrize("name", list(RUNS))
 def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
     """Iterates over all steps; everything else until steps are so short that rounding decides."""

@@ -167,6 +167,7 @@ def competing_rates():
     return tr.Problem(loss, constraints, data=data), x0
 
 
+@pytest.mark.full
 def test_penalties_of_rows_that_compete_do_not_run_away():
     problem, x0 = competing_rates()
     result = tr.solve(problem, x0, "AdaptivePenalty", steps=1300, seed=3, record=650)

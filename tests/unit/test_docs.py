@@ -20,6 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SLOW = (
     "adaptive-lagrangian.md",
     "adaptive-penalty.md",
+    "adding-a-method.md",
     "coming-from.md",
     "constraints.md",
     "diagnosing.md",
