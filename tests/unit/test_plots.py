@@ -18,7 +18,7 @@ from tightrope.runs import plots
 @pytest.fixture(scope="module")
 def solved():
     problem = tr.Problem(lambda x: jnp.sum((x - 1.0) ** 2), tr.at_most(jnp.sum, 1.0, name="budget"))
-    return tr.solve(problem, jnp.zeros(2), "GradientDescentAscent", steps=20)
+    return tr.solve(problem, jnp.zeros(2), steps=20)
 
 
 def like(result, violation, **changes):
