@@ -158,7 +158,7 @@ def test_solve_and_sweep_point_to_the_stepper_if_there_is_nothing_to_draw_from()
 def test_wrong_batches_are_refused():
     stepper = tr.Stepper(on_batches(), X0, "GradientDescentAscent", steps=10)
     (batch,) = loader(32, 1)
-    state = stepper.init(batch)
+    state = jax.jit(stepper.init)(batch)
     with pytest.raises(ValueError, match="batch is missing"):
         stepper.step(state)
     with pytest.raises(ValueError, match=r"must have 32 examples for 'objective' \(32 for joint\), got .*31"):
@@ -181,7 +181,8 @@ def test_several_sources_take_a_dict_of_batches():
     assert stepper.sources == ("objective", "parity")
     assert stepper.batch_size == {"objective": 8, "parity": 8}
     one, other = loader(8, 2)
-    state, info = stepper.step(stepper.init({"objective": one, "parity": other}), {"objective": one, "parity": other})
+    batch = {"objective": one, "parity": other}
+    state, info = jax.jit(lambda batch: stepper.step(stepper.init(batch), batch))(batch)
     assert int(info.samples) == 16
     with pytest.raises(ValueError, match="a dict with a batch for each of objective, parity"):
         stepper.step(state, one)
@@ -201,7 +202,7 @@ def test_runs_are_vmapped_over_seeds_and_batches_with_one_step_number():
         states, info = step(states, batch)
     assert states.k.shape == ()
     assert info.samples.shape == (lanes,)
-    alone = stepper.init(jax.tree.map(lambda a: a[1], batches[0]), seed=1)
+    alone = jax.jit(lambda batch: stepper.init(batch, seed=1))(jax.tree.map(lambda a: a[1], batches[0]))
     for batch in batches[1:]:
         alone, _ = stepper.step(alone, jax.tree.map(lambda a: a[1], batch))
     np.testing.assert_allclose(states.state.x[1], alone.x, rtol=0, atol=1e-6)
@@ -210,7 +211,7 @@ def test_runs_are_vmapped_over_seeds_and_batches_with_one_step_number():
 def test_a_state_is_saved_and_restored_with_orbax(tmp_path):
     stepper = tr.Stepper(fair_problem(), X0, "GradientDescentAscent", steps=10)
     step = jax.jit(stepper.step)
-    state, _ = step(stepper.init(seed=1))
+    state, _ = step(jax.jit(stepper.init)())
     arrays = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(state)) if leaf.size}
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "state", arrays)
