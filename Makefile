@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/tightrope demo
 
-test: lint pytest
+# At the same time: pyright uses one core.
+test: $(VENV)/.installed
+	$(MAKE) --jobs=2 lint pytest
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -21,6 +21,17 @@ METHODS = [
 ]
 
 
+def calls_of(problem: tr.Problem, method: Method, steps: int, seen: Counter[str] | None = None) -> dict[str, int]:
+    """The calls that a run reports; `seen` has those of its steps alone."""
+    run = started(problem, X0, method, steps=steps)
+    jax.effects_barrier()
+    (seen or {}).clear()
+    while run.step < steps:
+        run.advance(1)
+    jax.effects_barrier()
+    return run.calls[0]
+
+
 def label(method: Method) -> str:
     return type(method).__name__ + "-" + str(getattr(method, "estimator", getattr(method, "values", "")))
 
@@ -39,13 +50,7 @@ def test_counts_equal_real_calls_and_only_used_gradients_are_computed(method):
     )
     problem = tr.Problem(counting(loss, "objective", calls), constraint, data=data)
     steps = 60
-    run = started(problem, X0, method, steps=steps)
-    jax.effects_barrier()
-    calls.clear()
-    while run.step < steps:
-        run.advance(1)
-    jax.effects_barrier()
-    counted = run.calls[0]
+    counted = calls_of(problem, method, steps, calls)
     assert counted["objective_gradients"] == calls["objective derivative"] == calls["objective value"]
     assert counted["constraint_values"] == calls["constraint value"]
     assert counted["constraint_jacobians"] == calls["constraint derivative"]
@@ -59,10 +64,10 @@ def test_samples_are_the_rows_that_were_drawn_and_used():
     problem = tr.Problem(loss, tr.at_most(parity, 0.02, data=other), data=data)
     joint = tr.solve(problem, X0, tr.methods.GradientDescentAscent(), steps=50)
     assert joint.samples == 50 * (16 + 8)
-    switching = tr.solve(problem, X0, tr.methods.SwitchingSubgradient(value_batch_size=32), steps=50)
-    objective = switching.calls["objective_gradients"]
-    assert switching.samples == 50 * 32 + objective * 16 + (50 - objective) * 8
+    switching = calls_of(problem, tr.methods.SwitchingSubgradient(value_batch_size=32), steps=50)
+    objective = switching["objective_gradients"]
+    assert switching["samples"] == 50 * 32 + objective * 16 + (50 - objective) * 8
     shared = tr.Problem(loss, tr.at_most(parity, 0.02, data=data), data=data)
-    assert tr.solve(shared, X0, tr.methods.GradientDescentAscent(), steps=50).samples == 50 * 16
+    assert calls_of(shared, tr.methods.GradientDescentAscent(), steps=50)["samples"] == 50 * 16
     assert joint.history["samples"][-1] == joint.samples
     assert joint.history["epochs"][-1] == joint.samples / 400

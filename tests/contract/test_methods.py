@@ -1,6 +1,6 @@
 """The contract of every method: it takes what it says it takes, in every dtype and structure, alone or as a lane.
 
-By default most methods run on their main kind of problem alone, and lanes, dtypes and structures are tried on three methods.
+By default most methods run on their main kind of problem alone, and the other checks are tried on a few methods.
 """
 
 from __future__ import annotations
@@ -13,12 +13,30 @@ from tightrope.testing import CHECKS, check_runs
 from tightrope.testing.examples import KINDS, accepted, main_kind
 
 METHODS = sorted(tr.methods.available())
-MAIN_CHECKS = ("declares", "refuses", "runs", "solves", "resumes", "counts", "state")
-EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe", "TruncatedMomentum")
-"""Methods put through lanes, precisions and pytrees by default too: without slacks, without projections, with slacks.
+MAIN_CHECKS = ("declares", "refuses", "runs")
+EVERY_CHECK = ("AdaptivePenalty", "StochasticFrankWolfe")
+"""Methods put through every check by default too; every method runs in lanes in tests/convergence."""
 
-Every method runs in lanes in tests/convergence.
-"""
+SOLVED = (
+    "AdaptiveLagrangian",
+    "ConservativeFrankWolfe",
+    "ConservativeSaddle",
+    "ExactPenalty",
+    "GradientDescentAscent",
+    "LinearizedALM",
+    "LinearizedPenalty",
+    "MatrixFreePenalty",
+    "SwitchingSubgradient",
+    "TruncatedMomentum",
+)
+"""Methods that `solve` runs, and resumes, by default too: ours and the papers'. The others are solved in tests/convergence."""
+MORE_CHECKS = (
+    "AdaptiveLagrangian-counts",
+    "ExactPenalty-counts",
+    "SwitchingSubgradient-counts",
+    "TruncatedMomentum-pytrees",
+)
+"""More by default. The counts of all methods are compared with the equations in tests/paper."""
 
 FREE = {"no constraints", "free affine equality"}
 DETERMINISTIC = {"no constraints", "deterministic equality", "deterministic inequalities"}
@@ -62,7 +80,12 @@ def test_it_takes_what_its_docstring_says_and_nothing_else(name):
     assert TAKES[name] < set(KINDS)
 
 
-@pytest.mark.by_default(*(f"*-{check}" for check in MAIN_CHECKS), *(f"{name}-*" for name in EVERY_CHECK))
+@pytest.mark.by_default(
+    *(f"*-{check}" for check in MAIN_CHECKS),
+    *(f"{name}-*" for name in EVERY_CHECK),
+    *(f"{name}-{check}" for name in SOLVED for check in ("solves", "resumes")),
+    *MORE_CHECKS,
+)
 @pytest.mark.parametrize(
     ("name", "check"),
     [pytest.param(name, check, id=f"{name}-{check.__name__[6:]}") for name in METHODS for check in CHECKS],
@@ -75,7 +98,7 @@ def test_the_contract(name, check):
         check(method)
 
 
-@pytest.mark.by_default("GradientDescentAscent-every kind")
+@pytest.mark.full
 @pytest.mark.parametrize("name", [pytest.param(name, id=f"{name}-every kind") for name in METHODS])
 def test_it_runs_on_every_kind_of_problem_that_it_takes(name):
     check_runs(tr.methods.by_name(name))

@@ -42,11 +42,13 @@ def test_the_average_violation_is_at_most_zero_up_to_its_confidence_interval(nam
     assert mean - half_width <= 0.0
 
 
+@pytest.mark.full
 def test_that_of_drift_plus_penalty_is_not():
     mean, half_width = interval(averages("DriftPlusPenalty")[0])
     assert mean - half_width > 0.0
 
 
+@pytest.mark.by_default("ConservativeSaddle")
 @pytest.mark.parametrize("name", ["ConservativeSaddle", "DriftPlusPenalty"])
 def test_violation_and_gap_fall_at_the_rate_of_their_theorems(name):
     """|H(x̄)| and |F(x̄) − F*| are of order K^(-1/2). Over 32 seeds the exponent of their means has a standard error of 0.04."""

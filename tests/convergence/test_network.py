@@ -74,6 +74,7 @@ def test_a_network_is_certified_feasible_for_every_seed():
         assert result.objective < 0.3  # 0.67 for a constant score
 
 
+@pytest.mark.by_default("0.001-1000.0")
 @pytest.mark.parametrize(("recall", "alarms"), [(1e-3, 1e3), (1e3, 1e-3)])
 def test_units_of_the_constraints_do_not_matter(recall, alarms):
     result = solved(problem(recall, alarms))

@@ -377,7 +377,7 @@ def test_an_equinox_model_is_taken_as_it_is():
     def objective(model, batch):
         return jnp.mean(jax.nn.softplus(-batch["y"] * jax.vmap(model)(batch["x"])))
 
-    result = tr.solve(tr.Problem(objective, data=DATA), model, steps=20)
+    result = tr.solve(tr.Problem(objective, data=DATA), model, "GradientDescentAscent", steps=20)
     assert isinstance(result.x, eqx.nn.MLP)
     assert result.x.activation is model.activation
     assert result.objective < float(objective(model, DATA.arrays))

@@ -69,7 +69,7 @@ def test_input_that_the_generator_once_found_to_be_unclear_is_named(call, kind, 
 
 def test_a_result_that_cannot_be_written_leaves_the_one_before_it(tmp_path, monkeypatch):
     problem = tr.Problem(lambda x: (x**2).sum())
-    result = tr.solve(problem, np.ones(2, np.float32), steps=10)
+    result = tr.solve(problem, np.ones(2, np.float32), "GradientDescentAscent", steps=10)
     result.save(tmp_path / "result.npz")
     before = (tmp_path / "result.npz").read_bytes()
 

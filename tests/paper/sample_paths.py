@@ -77,9 +77,10 @@ def _run(oracle_of: Any, steps: int) -> Any:
     return quick_jit(run), quick_jit(jax.vmap(lambda *arguments: run(*arguments)[2], in_axes=(None, None, None, 0)))
 
 
-def _prepare(
+def prepared(
     problem: Problem, x0: np.ndarray, method: Method, steps: int, leaves: tuple[int, ...] | None = None
 ) -> Any:
+    """The oracle, the method with its numbers as arrays, and the programs for draws and runs, not compiled yet."""
     dtype = jnp.asarray(x0).dtype
     oracle_of = (problem, dtype, leaves or len(x0), method.accepts.form)
     method = as_arrays(method, dtype)
@@ -103,7 +104,7 @@ def drive(
     Dual variables start at `multipliers` of the method's rows (default 0). The problem's functions get x as a tuple of arrays
     with the sizes `leaves`, if given.
     """
-    oracle, method, (draws, _), (run, _) = _prepare(problem, x0, method, steps, leaves)
+    oracle, method, (draws, _), (run, _) = prepared(problem, x0, method, steps, leaves)
     drawn = draws(np.uint32(seed))
     first = oracle.multipliers if multipliers is None else jnp.asarray(multipliers)
     out = run(method, jnp.asarray(x0 if start is None else start), first, drawn)
@@ -123,7 +124,7 @@ def drive(
 
 def outputs(problem: Problem, x0: np.ndarray, method: Method, *, steps: int, seeds: int) -> np.ndarray:
     """`method.output` after `steps` steps, for the seeds 0, 1, …: one row per seed."""
-    oracle, method, (_, draws), (_, run) = _prepare(problem, x0, method, steps)
+    oracle, method, (_, draws), (_, run) = prepared(problem, x0, method, steps)
     return np.asarray(run(method, jnp.asarray(x0), oracle.multipliers, draws(np.arange(seeds, dtype=np.uint32))))
 
 

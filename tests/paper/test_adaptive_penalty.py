@@ -30,7 +30,7 @@ from penalty_by_hand import (
     violation,
 )
 from penalty_problems import BY_HAND, DATA, OWN, batches, check_path, close, problem, regular_costs, same_tuning
-from sample_paths import Path, drive, quick_jit
+from sample_paths import Path, drive, prepared, quick_jit
 
 import tightrope as tr
 from tightrope.methods.adaptive_penalty import dense
@@ -311,6 +311,7 @@ def same(state: Any, expected: Now, rtol: float) -> None:
     same_tuning(state.tuning, expected, rtol)
 
 
+@pytest.mark.by_default("equalities", "endless data", "finite data", "box", "slope")
 @pytest.mark.parametrize("name", list(RUNS))
 def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
     """Iterates over all steps; everything else until steps are so short that rounding decides."""
@@ -380,14 +381,15 @@ EVENTS = {
 }  # fmt: skip
 
 
+@pytest.mark.by_default("box-4")
 @pytest.mark.parametrize(("name", "faces"), list(EVENTS))
 def test_a_step_from_any_state_is_that_of_the_equations(name, faces, monkeypatch):
     """With one face instead of four to try, the proximal step is often what is left."""
     monkeypatch.setattr(dense, "MAX_FACES", faces)
     p, k, events = BY_HAND[name], 5, set()
-    path = drive(problem(name), np.zeros(4), tr.methods.AdaptivePenalty(), steps=1)
+    oracle, method, *_ = prepared(problem(name), np.zeros(4), tr.methods.AdaptivePenalty(), STEPS)
     draw = Draw({"step": ()}, jnp.float32(0), jax.random.key(0), jnp.int32(k), jnp.int32(STEPS))
-    take = quick_jit(lambda state: path.method.step(path.oracle, state, draw)[0])
+    take = quick_jit(lambda state: method.step(oracle, state, draw)[0])
     for number in range(40):
         now = any_state(p, number)
         expected = step(p, now, [None, None], [None, None], None, k, 0.3, 0.25, faces)

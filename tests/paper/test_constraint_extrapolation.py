@@ -4,6 +4,7 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from convex_by_hand import (
     BATCH,
     CONSTRAINT_BATCH,
@@ -123,6 +124,7 @@ def test_a_warm_start_keeps_its_multipliers():
     np.testing.assert_allclose([state.multipliers for state in path.states], expected.y, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.full
 def test_noise_in_the_jacobian_alone_shortens_the_dual_steps():
     """At x = 0 every sample of c·x is 0: the noise is in the Jacobian."""
     made = make_problem(tr.domains.L2Ball(RADIUS), plane=False)

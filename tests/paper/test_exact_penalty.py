@@ -396,6 +396,7 @@ def test_3a_fully_stochastic_with_restarts_and_a_step_size_that_depends_on_the_p
     assert flat.gamma_of(seen[3].rho[0]) == 1 / flat.alpha
 
 
+@pytest.mark.full
 def test_3c_finite_sums_with_full_passes_anchors_and_the_sizes_of_the_paper():
     wide = Constants("finite_sum", gamma=0.1, rho=0.1, beta=1.1, zeta=0.5, T=7, tau=2)
     seen = []

@@ -301,6 +301,7 @@ def same(state: Any, expected: Now, rtol: float) -> None:
     same_tuning(state.tuning, expected, rtol)
 
 
+@pytest.mark.by_default("equalities", "endless data", "finite data", "box")
 @pytest.mark.parametrize("name", list(RUNS))
 def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
     """Iterates over all steps; everything else until steps are so short that rounding decides."""
@@ -312,6 +313,7 @@ def test_every_step_is_that_of_the_equations_on_the_same_samples(name):
     assert COVERED[name] <= events, COVERED[name] - events
 
 
+@pytest.mark.full
 def test_without_a_face_the_proximal_step_is_taken(monkeypatch):
     """With one face to try, its step often leaves the box."""
     monkeypatch.setattr(products, "MAX_FACES", 1)

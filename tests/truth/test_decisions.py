@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import tightrope as tr
 
@@ -59,6 +60,7 @@ def test_an_answer_on_endless_data_is_not_the_luckiest_record():
     assert excess.mean() <= 3.0 * excess.std(ddof=1) / np.sqrt(len(excess)), excess
 
 
+@pytest.mark.full
 def test_an_average_that_gains_nothing_does_not_replace_an_iterate_at_a_bound():
     """The average is 2e-9 inside the bound that the solution is at, so its gradient is not cancelled there."""
     with jax.enable_x64(True):

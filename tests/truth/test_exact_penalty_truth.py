@@ -24,7 +24,7 @@ def large_sphere():
     return problem, jnp.array([1.0, 0.0, 2.0]), jnp.full(3, 30.0 / np.sqrt(3.0))
 
 
-@pytest.mark.parametrize("case", [far_curve, large_sphere])
+@pytest.mark.parametrize("case", [far_curve, pytest.param(large_sphere, marks=pytest.mark.full)])
 def test_a_deterministic_run_reaches_a_solution_far_away_and_then_says_converged(case):
     problem, x0, solution = case()
     result = solve(problem, x0, steps=5_000)
@@ -36,12 +36,14 @@ def test_a_deterministic_run_reaches_a_solution_far_away_and_then_says_converged
 SPHERE = tr.zoo.noisy_sphere()
 
 
+@pytest.mark.full
 def test_a_noisy_run_is_not_converged_before_its_certificate_is():
     problem, x0, _ = SPHERE
     result = solve(problem, x0, steps=101, stop=tr.Stop(violation=1e-3))
     assert result.status != "converged" or result.success
 
 
+@pytest.mark.full
 def test_the_violation_falls_with_the_horizon():
     """The iterates of one run on ‖x‖² = 1 with noise: root mean square violation up to 2,000 and up to 32,000 steps."""
     problem, x0, _ = SPHERE
@@ -58,7 +60,8 @@ def test_the_violation_falls_with_the_horizon():
     assert late < 0.5 * early
 
 
-@pytest.mark.parametrize(("examples", "most"), [(20_000, 1_600), pytest.param(2_000, 1_000, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize(("examples", "most"), [(20_000, 1_600), (2_000, 1_000)])
 def test_a_step_takes_far_fewer_examples_than_there_are(examples, most):
     rng = np.random.default_rng(0)
     data = tr.Dataset(rng.normal(size=(examples, 3)).astype(np.float32) + 1.0, batch_size=64)

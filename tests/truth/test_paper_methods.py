@@ -81,6 +81,7 @@ def test_multipliers_of_sampled_constraints_are_not_those_of_one_batch():
         assert abs(result.multipliers["sphere"] - result.certificate.multipliers["sphere"]) < 1.0
 
 
+@pytest.mark.full
 def test_dual_steps_do_not_make_the_violation_worse():
     """The sign of the first sample made 61% of all the movement of λ: 0.032 with dual steps, 0.015 without."""
     problem, x0, _ = tr.zoo.noisy_sphere()
@@ -101,6 +102,7 @@ def rows_in_two_units(scale: float = 100.0):
     return tr.Problem(lambda x: -x[2], constraints), jnp.array([0.02, -0.01, 0.01])
 
 
+@pytest.mark.full
 def test_the_first_phase_meets_rows_in_any_units_before_the_second_begins():
     """It ended after a tenth of the steps, at ‖x‖² − 1 = −0.9, since the steep row made its steps too short for that one."""
     problem, x0 = rows_in_two_units()

@@ -167,12 +167,14 @@ def competing_rates():
     return tr.Problem(loss, constraints, data=data), x0
 
 
+@pytest.mark.full
 def test_penalties_of_rows_that_compete_do_not_run_away():
     problem, x0 = competing_rates()
     result = tr.solve(problem, x0, "AdaptivePenalty", steps=1300, seed=3, record=650)
     assert max(abs(y) for y in result.multipliers.values()) < 1e3
 
 
+@pytest.mark.full
 def test_errors_of_the_jacobian_alone_do_not_stop_the_steps():
     """Program hs74 with errors of the Jacobian that the values do not have: where these judged steps, it ended 3% away."""
     with jax.enable_x64(True):
@@ -182,6 +184,7 @@ def test_errors_of_the_jacobian_alone_do_not_stop_the_steps():
     assert np.linalg.norm(result.x - solution.x) < 0.01 * np.linalg.norm(solution.x)
 
 
+@pytest.mark.full
 def test_values_teach_the_jacobian_where_its_own_errors_are_larger_than_it():
     """Program hs64: at its solution the gradient of the row is 0.01 long, and a sample's entries have errors of 0.1."""
     with jax.enable_x64(True):

@@ -45,6 +45,7 @@ def cantilever(bays):
     return problem, m, n
 
 
+@pytest.mark.full
 def test_a_truss_is_designed_from_zero_displacements():
     """At 1% of the violation or less, progress was taken for none: weight came first, and the truss was called infeasible."""
     with jax.enable_x64(True):

@@ -240,7 +240,7 @@ def test_a_function_that_is_no_mean_over_examples_gets_no_bound():
 
 def test_a_run_whose_answer_is_outside_the_range_warns_and_returns_its_answer():
     with pytest.warns(UserWarning, match=r"'coins' is .* on a single example.*asymptotic instead"):
-        result = tr.solve(coin_problem(0.0, 0.5), jnp.ones(2), steps=10)
+        result = tr.solve(coin_problem(0.0, 0.5), jnp.ones(2), "GradientDescentAscent", steps=10)
     assert result.certificate.violation["coins"].kind == "asymptotic"
 
 
@@ -424,7 +424,7 @@ def test_multipliers_have_the_shapes_that_the_constraint_functions_return():
         ],
     )
     x, expected = jnp.full(4, 0.5), {"scalar": 1.0, "vector of one": np.ones(1), "vector": np.ones(2)}
-    for found in (tr.certify(problem, x).multipliers, tr.solve(problem, x, steps=2).multipliers):
+    for found in (tr.certify(problem, x).multipliers, tr.solve(problem, x, "TruncatedMomentum", steps=2).multipliers):
         assert isinstance(found["scalar"], float)
         assert {name: np.shape(m) for name, m in found.items()} == {name: np.shape(m) for name, m in expected.items()}
         for name, multipliers in expected.items():

@@ -17,7 +17,15 @@ import tightrope as tr
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SLOW = ("coming-from.md", "constraints.md", "diagnosing.md", "fairness.md")
+SLOW = (
+    "adaptive-lagrangian.md",
+    "adaptive-penalty.md",
+    "adding-a-method.md",
+    "coming-from.md",
+    "constraints.md",
+    "diagnosing.md",
+    "fairness.md",
+)
 """Pages whose code runs only in the full suite."""
 PAGES_WITH_CODE = [
     pytest.param(page, marks=pytest.mark.full if page.name in SLOW else ())

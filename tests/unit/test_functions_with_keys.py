@@ -40,6 +40,7 @@ def dropout_problem(data=DATA):
     return tr.Problem(loss, tr.at_most(rate, 0.4, data=data), data=data)
 
 
+@pytest.mark.by_default("AdaptiveLagrangian")
 @pytest.mark.parametrize("method", ["AdaptiveLagrangian", "GradientDescentAscent"])
 def test_a_result_is_that_of_the_functions_without_a_key(method):
     result = tr.solve(dropout_problem(), START, method, steps=300)

@@ -24,6 +24,7 @@ def problem() -> tr.Problem:
     return tr.Problem(wave, constraints, data=data)
 
 
+@pytest.mark.by_default("slacks", "ranges")
 @pytest.mark.parametrize("form", ["native", "pairs", "slacks", "ranges"])
 def test_the_jacobian_by_source_is_the_jacobian(form):
     oracle = oracle_for(problem(), Parameters(jnp.array([0.3, -0.2, 0.5])), form)

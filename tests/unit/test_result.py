@@ -12,6 +12,9 @@ import tightrope as tr
 from conftest import X0, fair_problem, sphere_problem, started
 from tightrope.runs.options import as_record
 
+LIGHT = "GradientDescentAscent"
+"""Compiled in half the time of the default."""
+
 
 def some_result():
     record = tr.Record(25, metrics={"norm": lambda w, batch: jnp.linalg.norm(w)})
@@ -89,7 +92,7 @@ def test_a_saved_result_comes_back_as_it_was(tmp_path):
 )
 def test_containers_of_x_survive_saving(tmp_path, x0):
     problem = tr.Problem(lambda x: sum(jnp.sum(jnp.asarray(leaf) ** 2) for leaf in jax.tree.leaves(x)))
-    result = tr.solve(problem, x0, steps=5)
+    result = tr.solve(problem, x0, LIGHT, steps=5)
     result.save(tmp_path / "r.npz")
     again = tr.load(tmp_path / "r.npz")
     assert jax.tree.structure(again.x) == jax.tree.structure(result.x)
@@ -98,7 +101,7 @@ def test_containers_of_x_survive_saving(tmp_path, x0):
 
 def test_a_model_needs_like_to_come_back(tmp_path):
     model = eqx.nn.Linear(2, 1, key=jax.random.key(0))
-    result = tr.solve(tr.Problem(lambda m: jnp.sum(m.weight**2) + jnp.sum(m.bias**2)), model, steps=5)
+    result = tr.solve(tr.Problem(lambda m: jnp.sum(m.weight**2) + jnp.sum(m.bias**2)), model, LIGHT, steps=5)
     result.save(tmp_path / "r.npz")
     with pytest.raises(ValueError, match="like="):
         tr.load(tmp_path / "r.npz")
@@ -117,9 +120,9 @@ def test_a_file_that_is_no_result_is_refused(tmp_path):
 def test_metrics_are_evaluated_on_the_data_given_for_them():
     test_set = tr.Dataset({"x": np.ones((7, 4)), "y": np.ones(7), "s": np.zeros(7)}, batch_size=7)
     record = tr.Record(5, metrics={"rows": lambda w, batch: batch["y"].sum()}, data=test_set)
-    assert tr.solve(fair_problem(), X0, steps=5, record=record).history["rows"].tolist() == [7.0, 7.0]
+    assert tr.solve(fair_problem(), X0, LIGHT, steps=5, record=record).history["rows"].tolist() == [7.0, 7.0]
     own = tr.Record(5, metrics={"rows": lambda w, batch: batch["y"].shape[0]})
-    assert tr.solve(fair_problem(), X0, steps=5, record=own).history["rows"].tolist() == [400.0, 400.0]
+    assert tr.solve(fair_problem(), X0, LIGHT, steps=5, record=own).history["rows"].tolist() == [400.0, 400.0]
 
 
 def test_the_answer_is_the_best_candidate_and_not_a_feasible_start():

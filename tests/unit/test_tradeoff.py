@@ -54,6 +54,7 @@ def above(x, batch):
     return batch - x
 
 
+@pytest.mark.by_default("probability")
 @pytest.mark.parametrize(
     ("limit", "solution"),
     [

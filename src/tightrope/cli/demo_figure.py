@@ -27,11 +27,6 @@ def draw(demo: Demo) -> Figure:
 
     Args:
         demo: both runs.
-
-    Example:
-        >>> from tightrope.cli import demo_figure, demo_problem
-        >>> len(demo_figure.draw(demo_problem.run(steps=20)).axes)
-        3
     """
     from matplotlib.figure import Figure
 

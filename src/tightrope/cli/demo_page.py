@@ -17,11 +17,6 @@ def page(demo: Demo) -> str:
 
     Args:
         demo: the runs.
-
-    Example:
-        >>> from tightrope.cli import demo_page, demo_problem
-        >>> "<svg" in demo_page.page(demo_problem.run(steps=20))
-        True
     """
     crowd = demo.test_half[:DRAWN]
     people = np.column_stack([crowd.features.round(3), crowd.in_b, crowd.accepted]).tolist()

@@ -219,11 +219,6 @@ def run(steps: int = STEPS, seed: int = 0) -> Demo:
     Args:
         steps: number of steps of each run.
         seed: random seed of the people and of the runs.
-
-    Example:
-        >>> from tightrope.cli import demo_problem
-        >>> sorted(demo_problem.run(steps=20).test)
-        ['constrained', 'unconstrained']
     """
     everyone = people(2 * PEOPLE, seed)
     training_half, test_half = everyone[:PEOPLE], everyone[PEOPLE:]

@@ -28,20 +28,6 @@ def run_experiment(experiment: Experiment, out: str | os.PathLike[str], quick: b
         experiment: the experiment.
         out: parent of the experiment's folder; created if missing.
         quick: whether to run the short version.
-
-    Example:
-        >>> import tempfile, tightrope as tr
-        >>> from tightrope.experiments.base import Check, Entry, Part
-        >>> part = Part(
-        ...     "plane", tr.zoo.projection_on_plane, (Entry("auto", (tr.methods.AdaptivePenalty(),)),), steps=20
-        ... )
-        >>> tiny = Experiment(
-        ...     "tiny", "Tiny", "no paper", "", lambda quick: [part], lambda runs: [Check("it ran", 1, True)]
-        ... )
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     outcome = run_experiment(tiny, folder)
-        ...     sorted(path.name for path in outcome.folder.iterdir())
-        ['checks.json', 'figure-time.png', 'figure-time.svg', 'figure.png', 'figure.svg', 'report.html', 'runs']
     """
     folder = Path(out) / experiment.name
     (folder / "runs").mkdir(parents=True, exist_ok=True)

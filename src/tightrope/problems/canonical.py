@@ -23,6 +23,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 Token = str | np.ndarray | jax.Array
 """A piece of text, or an array that stands for its numbers."""
 
+JAXPRS = (ClosedJaxpr, Jaxpr)
+"""One class from JAX 0.11 on."""
+PLAIN = (type(None), bool, int, float, str)
+"""What nearly all settings of equations are."""
+
 SKIPPED = {"name", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "debug_info", "ctx_mesh"}
 """Parameters of equations that are names or unevaluated rules; a rule shows in the jaxpr of the derivative."""
 
@@ -31,8 +36,7 @@ def digest(*values: Any) -> str:
     """A hash of the values: jaxprs with their constants, arrays, containers, functions, settings."""
     found = hashlib.sha256()
     for token in itertools.chain.from_iterable(map(describe, values)):
-        found.update(token.encode() if isinstance(token, str) else np.asarray(token).tobytes())
-        found.update(b"\x00")
+        found.update((token.encode() if isinstance(token, str) else np.asarray(token).tobytes()) + b"\x00")
     return found.hexdigest()
 
 
@@ -58,91 +62,108 @@ def primitives(jaxpr: Any) -> Iterator[Any]:
                 yield from primitives(parameter)
 
 
-def describe(value: Any) -> Iterator[Token]:
+def describe(value: Any) -> list[Token]:
     """The description of a value, piece by piece."""
-    if isinstance(value, ClosedJaxpr | Jaxpr):  # one class from jax 0.11 on
+    found: list[Token] = []
+    _describe(value, found)
+    return found
+
+
+def _describe(value: Any, found: list[Token]) -> None:
+    """Add the description of a value; a list that all parts append to, since a description has up to 100,000 pieces."""
+    if type(value) in PLAIN:
+        found.append(f"{_type_name(value)} {without_addresses(repr(value))}")
+    elif isinstance(value, JAXPRS):
         closed: Any = value
-        yield from _each("constants", getattr(closed, "consts", ()))
-        yield from _jaxpr(getattr(closed, "jaxpr", closed))
+        _each("constants", getattr(closed, "consts", ()), found)
+        _jaxpr(getattr(closed, "jaxpr", closed), found)
     elif hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__array__"):
-        yield from _array(value)
+        _array(value, found)
     elif isinstance(value, Mapping):
-        yield from _each("dict", sorted(value.items(), key=lambda item: repr(item[0])))
+        _each("dict", sorted(value.items(), key=lambda item: repr(item[0])), found)
     elif isinstance(value, set | frozenset):
-        yield from _each("set", sorted(value, key=repr))
+        _each("set", sorted(value, key=repr), found)
     elif isinstance(value, list | tuple):
-        yield from _each(type(value).__name__, value)
+        _each(type(value).__name__, value, found)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
-        yield from _each(_type_name(value), fields)
+        _each(_type_name(value), fields, found)
     elif isinstance(value, functools.partial):
-        yield from _each("partial", (value.func, value.args, value.keywords))
+        _each("partial", (value.func, value.args, value.keywords), found)
     elif callable(value):
-        yield from _function(value)
+        _function(value, found)
     else:
-        yield f"{_type_name(value)} {without_addresses(repr(value))}"
+        found.append(f"{_type_name(value)} {without_addresses(repr(value))}")
 
 
-def _each(kind: str, values: Any) -> Iterator[Token]:
-    yield f"{kind}("
+def _each(kind: str, values: Any, found: list[Token]) -> None:
+    found.append(f"{kind}(")
     for value in values:
-        yield from describe(value)
-    yield ")"
+        _describe(value, found)
+    found.append(")")
 
 
-def _array(array: Any) -> Iterator[Token]:
+def _array(array: Any, found: list[Token]) -> None:
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    yield f"array {array.shape} {array.dtype}"
-    yield array if isinstance(array, jax.Array) else np.asarray(array)
+    found.append(f"array {array.shape} {_text(array.dtype)}")
+    found.append(array if isinstance(array, jax.Array) else np.asarray(array))
 
 
-def _jaxpr(jaxpr: Jaxpr) -> Iterator[Token]:
+def _jaxpr(jaxpr: Jaxpr, found: list[Token]) -> None:
     """The equations, with variables numbered as they appear."""
-    numbers: dict[Any, int] = {}
+    names: dict[Any, str] = {}
 
-    def variable(var: Any) -> Iterator[Token]:
+    def variable(var: Any) -> None:
         if isinstance(var, Literal):
-            yield str(var.aval)
-            yield from describe(np.asarray(var.val))
-        else:
-            yield f"{numbers.setdefault(var, len(numbers))}:{var.aval}"
+            found.append(_text(var.aval))
+            _array(np.asarray(var.val), found)
+            return
+        if var not in names:
+            names[var] = f"{len(names)}:{_text(var.aval)}"
+        found.append(names[var])
 
     for var in (*jaxpr.constvars, *jaxpr.invars):
-        yield from variable(var)
+        variable(var)
     for equation in jaxpr.eqns:
-        yield str(equation.primitive)
+        found.append(str(equation.primitive))
         for name, parameter in sorted(equation.params.items()):
             if name not in SKIPPED:
-                yield name
-                yield from describe(parameter)
+                found.append(name)
+                _describe(parameter, found)
         for var in (*equation.invars, *equation.outvars):
-            yield from variable(var)
-    yield "returns"
+            variable(var)
+    found.append("returns")
     for var in jaxpr.outvars:
-        yield from variable(var)
+        variable(var)
 
 
-def _function(function: Any, within: tuple[Any, ...] = ()) -> Iterator[Token]:
+@functools.lru_cache(4096)
+def _text(kind: Any) -> str:
+    """The text of an abstract value or of a dtype: there are few, and JAX and NumPy take long to write them."""
+    return str(kind)
+
+
+def _function(function: Any, found: list[Token], within: tuple[Any, ...] = ()) -> None:
     """The code of a Python function and the numbers, arrays and functions that it closes over; else its name."""
     if isinstance(function, types.MethodType):
-        yield f"method of {_type_name(function.__self__)}"
+        found.append(f"method of {_type_name(function.__self__)}")
         function = function.__func__
     function = getattr(function, "__wrapped__", function)
     code = getattr(function, "__code__", None)
     if code is None:
-        yield f"function {getattr(function, '__qualname__', None) or without_addresses(repr(function))}"
+        found.append(f"function {getattr(function, '__qualname__', None) or without_addresses(repr(function))}")
         return
-    yield from describe_code(code)
+    found.extend(describe_code(code))
     within = (*within, function)
     for value in (*(function.__defaults__ or ()), *map(_contents, function.__closure__ or ())):
         if isinstance(value, types.FunctionType):
-            yield from _function(value, within) if value not in within else ("recursion",)
+            _function(value, found, within) if value not in within else found.append("recursion")
         elif _is_setting(value):
-            yield from describe(value)
+            _describe(value, found)
 
 
-def describe_code(code: types.CodeType) -> Iterator[Token]:
+def describe_code(code: types.CodeType) -> Iterator[str]:
     """The instructions, names and numbers of a function's code; not its messages and line numbers."""
     yield f"code {code.co_code.hex()} {code.co_names}"
     for constant in code.co_consts:

@@ -23,20 +23,39 @@ from ..certificates.evaluation import raw_violations
 from ..methods.base import Accepts, Info, Method, as_arrays, constants
 from ..oracles.build import oracle_for
 from ..oracles.oracle import Oracle
+from ..problems.compiling import Program
 from ..problems.parameters import Parameters
 from ..problems.problem import Problem, cached_on_problem
 from ..runs.checkpoint import Checkpoint
 from ..runs.fitting import fit
-from ..runs.loop import Carry, LoopShape, run_steps
 from ..runs.result import Result
 from ..runs.run import start_run
 from ..runs.solving import solve
-from ..runs.stepper import StepperState, start
+from ..runs.stepper import start
 from ..runs.sweeping import sweep
 from .examples import FLOAT32, KINDS, START, accepted, example, loss, main_kind, new_example, points
 
 STEPS = 300
 OPTIONS: dict[str, Any] = {"steps": STEPS, "record": STEPS // 10}
+
+
+class Counted(NamedTuple):
+    """A problem, and a count of the traces of its objective."""
+
+    problem: Problem
+    traces: Counter[str]
+
+
+@cache
+def _example(kind: str) -> Counted:
+    """The problem of this kind that all checks share, with its compiled programs."""
+    traces = Counter[str]()
+
+    def counted_loss(w: Array, batch: dict[str, Array]) -> Array:
+        traces["loss"] += 1
+        return loss(w, batch)
+
+    return Counted(new_example(kind, counted_loss), traces)
 
 
 class Measured(NamedTuple):
@@ -57,40 +76,32 @@ class Measured(NamedTuple):
     finite: bool
 
 
-def _oracles(problem: Problem, method: type[Method], x0: Any) -> tuple[Oracle, Oracle]:
-    """The oracles of the problem in its native form and in the form that the method accepts."""
-    parameters = Parameters(x0)
-    return oracle_for(problem, parameters), oracle_for(problem, parameters, method.accepts.form)
-
-
-def _take_all_steps(oracle: Oracle, run: StepperState, steps: Array) -> Carry:
-    """Take all steps in the loop that `solve` compiles."""
-    shape = LoopShape(jax.tree.structure(oracle), lanes=False, records=1)
-    numbers = jnp.stack([steps, steps + 1])
-    return run_steps(shape, oracle.leaves(), run, jnp.bool_(True), numbers)[0]
+def _oracle(problem: Problem, method: type[Method]) -> Oracle:
+    """The oracle of the problem in the form that the method accepts."""
+    return oracle_for(problem, Parameters(FLOAT32), method.accepts.form)
 
 
 def run_once(problem: Problem, x0: Any, method: type[Method], steps: int = STEPS) -> Measured:
-    """Run a method constructed without arguments and measure it, in one compiled program and without `solve`."""
-    native, oracle = _oracles(problem, method, x0)
-    n = native.parameters.size
+    """Run a method constructed without arguments, in the programs of `solve`, and measure it."""
+    fitted = fit("run_once", problem, x0, method, steps)
+    run = start_run(fitted, fitted.parameters.start, [0], steps)
+    while run.step < steps and not run.diverged:
+        run.advance(1)
+    n, last, (output, _) = fitted.parameters.size, run.carry.run, run.output()
+    points = jnp.stack([x[:n] for x in (fitted.parameters.start, last.state.x, last.average, output)])
 
-    def measure(x: Array) -> tuple[Array, Array]:
-        everything = native.everything()
-        violations = raw_violations(native, native.c(x, everything))
-        return native.f(x, everything), jnp.max(violations, initial=0.0)
+    def measure(points: Array) -> tuple[Array, Array]:
+        native = fitted.original
 
-    def run(given: Method, x: Array, key: Array, steps: Array) -> Any:
-        last, finite, _ = _take_all_steps(oracle, start(oracle, given, x, key, steps), steps)
-        points = jnp.stack([x[:n], last.state.x[:n], last.average[:n], last.method.output(last.state)[:n]])
-        return last.method, points, jax.lax.map(measure, points), finite
+        def at(x: Array) -> tuple[Array, Array]:
+            violations = raw_violations(native, native.c(x, native.everything()))
+            return native.f(x, native.everything()), jnp.max(violations, initial=0.0)
 
-    program = cached_on_problem(problem, ("run_once", method, native.parameters.key), lambda: jax.jit(run))
-    given = as_arrays(method(), native.parameters.dtype)
-    ran, points, (objective, violation), finite = jax.device_get(
-        program(given, native.parameters.start, jax.random.key(0), np.int32(steps))
-    )
-    return Measured(constants(method(), ran), points, objective, violation, bool(finite))
+        return jax.lax.map(at, points)
+
+    key = ("run_once", fitted.parameters.key)
+    objective, violation = jax.device_get(cached_on_problem(problem, key, lambda: Program(measure, "little"))(points))
+    return Measured(constants(method(), last.method), np.asarray(points), objective, violation, not run.diverged)
 
 
 def check_declares(method: type[Method]) -> None:
@@ -99,7 +110,7 @@ def check_declares(method: type[Method]) -> None:
     for name in ("reference", "guarantee", "cost", "__doc__"):
         assert str(getattr(method, name) or "").strip(), f"{name} must not be empty"
     assert accepted(method), "it accepts none of the kinds of problems"
-    _, oracle = _oracles(example(main_kind(method)), method, FLOAT32)
+    oracle = _oracle(example(main_kind(method)), method)
     assert method().roles(oracle), "roles must name at least one sample"
 
 
@@ -123,39 +134,26 @@ def check_runs(method: type[Method], kinds: Iterable[str] | None = None) -> None
         kinds: kinds of problems to run; None: all that it accepts.
     """
     for kind in accepted(method) if kinds is None else kinds:
-        run = run_once(example(kind), FLOAT32, method)
+        problem = _example(kind).problem
+        run = run_once(problem, FLOAT32, method)
         assert run.finite, f"{kind}: it diverged"
         assert run.points.dtype == np.float32, f"{kind}: float32 became {run.points.dtype}"
         assert all(np.isfinite(value) and value >= 0 for value in run.constants.values()), f"{kind}: {run.constants}"
-        inside = [bool(example(kind).domain.contains(jnp.asarray(x))) for x in run.points]
+        inside = [bool(problem.domain.contains(jnp.asarray(x))) for x in run.points]
         assert all(inside), f"{kind}: outside the set (start, last, average, output: {inside})"
         better = [min(values[1:]) < values[0] for values in (run.objective, run.objective + run.violation)]
         assert any(better), f"{kind}: no improvement: objective {run.objective}, violation {run.violation}"
 
 
-class Traced(NamedTuple):
-    """A problem of the method's main kind, a count of the traces of its objective, and a first result."""
-
-    problem: Problem
-    traces: Counter[str]
-    result: Result
-
-
 @cache
-def _traced(method: type[Method]) -> Traced:
-    traces = Counter[str]()
-
-    def counted_loss(w: Array, batch: dict[str, Array]) -> Array:
-        traces["loss"] += 1
-        return loss(w, batch)
-
-    problem = new_example(main_kind(method), counted_loss)
-    return Traced(problem, traces, solve(problem, FLOAT32, method(), **OPTIONS))
+def _solved(method: type[Method]) -> Result:
+    """A first run of `solve` on the method's main kind of problem."""
+    return solve(_example(main_kind(method)).problem, FLOAT32, method(), **OPTIONS)
 
 
 def check_solves(method: type[Method]) -> None:
     """`solve` returns a valid Result and does not trace again for a new seed, hyperparameter, horizon, record or start."""
-    problem, traces, result = _traced(method)
+    (problem, traces), result = _example(main_kind(method)), _solved(method)
     assert result.status in ("budget", "converged"), result.message
     assert set(result.multipliers) == {c.name for c in problem.constraints}
     assert bool(problem.domain.contains(jnp.asarray(result.x)))
@@ -164,11 +162,10 @@ def check_solves(method: type[Method]) -> None:
     before = traces["loss"]
     solve(problem, FLOAT32, given, **OPTIONS)
     checked = traces["loss"] - before  # the check of the user's functions traces them
-    for option, value in (("seed", 5), ("steps", STEPS + 33), ("record", 50)):
-        before = traces["loss"]
-        options: dict[str, Any] = OPTIONS | {option: value}
-        solve(problem, FLOAT32[::-1], changed, **options)
-        assert traces["loss"] - before == checked, f"another {option} traced the functions again"
+    before = traces["loss"]
+    solve(problem, FLOAT32[::-1], changed, seed=5, steps=STEPS + 33, record=50)
+    again = "another seed, hyperparameter, horizon, record or start traced the functions again"
+    assert traces["loss"] - before == checked, again
 
 
 def _numbers(method: type[Method], settings: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -186,7 +183,7 @@ def _numbers(method: type[Method], settings: dict[str, Any], factor: float) -> d
 
 def check_resumes(method: type[Method]) -> None:
     """A run that is interrupted and resumed is bit-identical to an uninterrupted one."""
-    problem, _, uninterrupted = _traced(method)
+    problem, uninterrupted = _example(main_kind(method)).problem, _solved(method)
 
     def interrupt(record: dict[str, Any]) -> None:
         if record["step"] >= STEPS // 2:
@@ -204,7 +201,7 @@ def check_resumes(method: type[Method]) -> None:
 
 def check_lanes(method: type[Method]) -> None:
     """A lane of a sweep equals the single run of its seed, up to rounding, and another seed gives another run."""
-    problem = _traced(method).problem
+    problem = _example(main_kind(method)).problem
     lanes = sweep(problem, FLOAT32, method(), steps=60, seeds=[3, 8], record=20).results
     single = solve(problem, FLOAT32, method(), steps=60, seed=8, record=20)
     for column in ("objective", "violation", "samples"):
@@ -216,7 +213,7 @@ def check_lanes(method: type[Method]) -> None:
 def check_precisions(method: type[Method]) -> None:
     """Float64 stays float64, and differs from float32 only by rounding."""
     kind, steps = main_kind(method), 40
-    single = run_once(example(kind), FLOAT32, method, steps)
+    single = run_once(_example(kind).problem, FLOAT32, method, steps)
     with jax.enable_x64(True):
         double = run_once(new_example(kind), START, method, steps)
     assert double.points.dtype == np.float64
@@ -239,7 +236,7 @@ def check_pytrees(method: type[Method]) -> None:
 
     constraints = [replace(c, fn=on_tree(c.fn)) for c in original.constraints]
     tree = Problem(on_tree(loss), constraints, domain=original.domain, data=original.data)
-    one = run_once(original, FLOAT32, method, steps)
+    one = run_once(_example(kind).problem, FLOAT32, method, steps)
     two = run_once(tree, {"a": FLOAT32[:3].reshape(1, 3), "b": FLOAT32[3:]}, method, steps)
     np.testing.assert_allclose(one.points, two.points, rtol=1e-3, atol=1e-3)
 
@@ -294,7 +291,7 @@ def check_state(method: type[Method]) -> None:
     """The size of the state depends on x and the constraints only, not on the data or the number of steps."""
 
     def size(examples: int, steps: int) -> int:
-        _, oracle = _oracles(new_example(main_kind(method), arrays=points(examples)), method, FLOAT32)
+        oracle = _oracle(new_example(main_kind(method), arrays=points(examples)), method)
         given, x = as_arrays(method(), jnp.float32), jnp.asarray(FLOAT32)
         state = jax.eval_shape(lambda: start(oracle, given, x, jax.random.key(0), jnp.int32(steps)).state)
         assert hasattr(state, "x"), "the State must have a field x, the current iterate"
