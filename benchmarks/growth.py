@@ -139,7 +139,9 @@ def reading(rounds: int) -> list[dict[str, Any]]:
 
     data = [jnp.asarray(a) for a in rows]
     times = [[seconds(a, number) for a in data] for number in range(rounds + 1)][1:]
-    found = [{"examples": size, "microseconds": [1e6 * one[i] / READS for one in times]} for i, size in enumerate(sizes)]
+    found = [
+        {"examples": size, "microseconds": [1e6 * one[i] / READS for one in times]} for i, size in enumerate(sizes)
+    ]
     print(found, flush=True)
     return found
 
