@@ -86,14 +86,16 @@ def _good_answers(found: dict[str, Any]) -> str:
         "ms of the call",
         "over the default, GradientDescentAscent",
     ]
-    return f"""Until the violation is at most 1e-3 and the objective within 1% of the optimum, on all examples: everybody is stopped at
-that step. Each program with rates got the best of {len(found["grid"]["rates"])}×{len(found["grid"]["dual rates"])} of them for this; trying them is not counted. 'Call' is the whole of
-`tr.solve`, with checks, records and the certificate, which the others do not have. The last column has the time over that of the
-loop and of the call of our default, and of our GradientDescentAscent.
+    sizes = "×".join(str(len(values)) for values in found["grid"].values())
+    more = " or ".join(f"{milliseconds:.0f}" for milliseconds in sorted(beside))
+    return f"""Until the violation is at most 1e-3 and the objective within 1% of the optimum, on all examples: everybody is stopped at that
+step. Each program with rates got the best of {sizes} of them for this; trying them is not counted. 'Call' is the whole of
+`tr.solve`, with checks, records and the certificate, which the others do not have. The last column has the time over that of
+the loop and of the call of our default, and of our GradientDescentAscent.
 
 {table(head, rows)}
 
-A call of `tr.solve` costs {" or ".join(f"{ms:.0f}" for ms in beside)} ms beside its loop: on a problem this small that is most of the time.
+A call of `tr.solve` costs {more} ms beside its loop: on a problem this small that is most of the time.
 """
 
 
@@ -177,6 +179,7 @@ def growth() -> str:
         for row in found["half-spaces"]
     ]
     first, *larger = (statistics.median(row["microseconds"]) for row in found["reading"])
+    least, *sizes = (row["examples"] for row in found["reading"])
     reads = " and ".join(f"{time / first:.1f}" for time in larger)
     return f"""## How a step grows
 
@@ -187,8 +190,8 @@ jaxlib {found["machine"]["jaxlib"]}.
 {table(head, rows)}
 
 Nothing in a step is of the size of the data. But its batch lies anywhere in memory, and more data are farther from the
-processor: a loop that only reads batches takes {first:.1f} µs for each in {found["reading"][0]["examples"]:,} examples, and {reads} times that
-in {" and ".join(f"{row['examples']:,}" for row in found["reading"][1:])}.
+processor: a loop that only reads batches takes {first:.1f} µs for each in {least:,} examples, and {reads} times that in
+{" and ".join(f"{size:,}" for size in sizes)}.
 
 With the number of steps memory does not grow: a run of {long["steps"]:,} had {early:.0f} MB after a tenth of them, and
 {late:.0f} MB at the end.
