@@ -88,8 +88,8 @@ def _good_answers(found: dict[str, Any]) -> str:
     ]
     sizes = "×".join(str(len(values)) for values in found["grid"].values())
     more = " or ".join(f"{milliseconds:.0f}" for milliseconds in sorted(beside))
-    return f"""Until the violation is at most 1e-3 and the objective within 1% of the optimum, on all examples. Each is stopped at
-that step. Each program with rates got the best of {sizes} of them for this; trying them is not counted. 'Call' is the whole of
+    return f"""Until the violation is at most 1e-3 and the objective within 1% of the optimum, on all examples.
+Each program with rates got the best of {sizes} of them for this; trying them is not counted. 'Call' is the whole of
 `tr.solve`, with checks, records and the certificate, which the others do not have. The last column has the time over that of
 the loop and of the call of our default, and of our GradientDescentAscent.
 
