@@ -6,6 +6,9 @@ take turns: in each round every run goes on for at least `SECONDS`, and its time
 after a first stretch that is not counted. `state` is the size of all that a run carries from step to step, in copies of the
 parameters.
 
+A step reads a batch of rows anywhere in the data, which takes longer where they are not in the processor's cache. A loop that
+only reads batches says how much of the growth with N that is.
+
 The half-spaces are 150 in ten dimensions, at random, with and without a common point; the objective is the squared distance
 to a point. There a round is the first 300 steps from zero, because rows enter and leave the active set in these.
 
@@ -21,6 +24,7 @@ import json
 import os
 import platform
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,7 +45,7 @@ OTHERS = {
     "rows": (10, 100),
     "batch": (16, 256, 1024),
 }
-SECONDS, HORIZON = 0.05, 1_000_000_000
+SECONDS, HORIZON, READS = 0.05, 1_000_000_000, 20_000
 HALF_SPACES, DIMENSIONS, STEPS = 150, 10, 300
 
 
@@ -112,6 +116,36 @@ def growth(rounds: int) -> list[dict[str, Any]]:
     return found
 
 
+@partial(jax.jit, static_argnums=2)
+def read(rows: jax.Array, key: jax.Array, steps: int) -> jax.Array:
+    """The sum of random batches of rows, one after the other."""
+
+    def one(total: jax.Array, place: jax.Array) -> tuple[jax.Array, None]:
+        return total + rows[place].sum(axis=0), None
+
+    places = jax.random.randint(key, (steps, FIRST["batch"]), 0, len(rows))
+    return jax.lax.scan(one, jnp.zeros(rows.shape[1]), places)[0]
+
+
+def reading(rounds: int) -> list[dict[str, Any]]:
+    """A loop that only reads batches, for each number of examples."""
+    sizes = [FIRST["examples"], *OTHERS["examples"]]
+    rows = [np.random.default_rng(0).normal(size=(size, FIRST["parameters"])).astype(np.float32) for size in sizes]
+
+    def seconds(data: jax.Array, number: int) -> float:
+        began = time.process_time()
+        read(data, jax.random.key(number), READS).block_until_ready()
+        return time.process_time() - began
+
+    data = [jnp.asarray(a) for a in rows]
+    times = [[seconds(a, number) for a in data] for number in range(rounds + 1)][1:]
+    found = [
+        {"examples": size, "microseconds": [1e6 * one[i] / READS for one in times]} for i, size in enumerate(sizes)
+    ]
+    print(found, flush=True)
+    return found
+
+
 def many_rows(rounds: int) -> list[dict[str, Any]]:
     """A step of the default with many inequality rows."""
     found = []
@@ -132,7 +166,8 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     time.perf_counter = time.process_time
-    found = {"half-spaces": many_rows(options.rounds), "growth": growth(options.rounds)}
+    found = {"half-spaces": many_rows(options.rounds), "reading": reading(options.rounds)}
+    found["growth"] = growth(options.rounds)
     machine = {"processor": platform.machine(), "python": platform.python_version(), "jaxlib": version("jaxlib")}
     machine |= {"clock": "CPU time on one core", "load": os.getloadavg()[0]}
     options.out.write_text(json.dumps({"machine": machine} | found, indent=1) + "\n")
