@@ -41,6 +41,11 @@ def found_in_full():
     return checked("full")
 
 
+@pytest.fixture(scope="module")
+def found_split():
+    return checked("split")
+
+
 def assert_agree(one, *others):
     for other in others:
         assert np.max(np.abs(np.subtract(other["x"], one["x"]))) <= TOLERANCE * np.max(np.abs(one["x"]))
@@ -95,6 +100,24 @@ def test_what_cannot_be_split_is_refused(found):
     assert "first axis 'data'" in refused["indivisible"]
     assert refused["stream"].startswith("ValueError: solve: mesh splits a Dataset or a Sampler, got a Stream")
     assert refused["no data"].startswith("ValueError: solve: mesh splits batches and data, and the problem has none")
+    assert refused["spec alone"].startswith("ValueError: solve: spec names axes of a mesh")
+    assert refused["not a spec"].startswith("TypeError: solve: spec must be a jax.sharding.PartitionSpec of one entry")
+    for wrong in ("two entries", "no axis"):
+        assert refused[wrong].startswith("ValueError: solve: spec must be a jax.sharding.PartitionSpec of one entry")
+    assert refused["unknown axis"].startswith("ValueError: solve: spec must name axes of the mesh, ('data',)")
+
+
+@pytest.mark.parametrize("devices", ["1", "2", "3", "8"])
+def test_large_arrays_lie_in_equal_parts_and_come_back_whole(found, devices):
+    placed, part = found["placed"][devices], -(-99 // int(devices))
+    assert placed["parts"] == {"vector": [part], "rows": [3, part]}
+    assert placed["same"]
+
+
+def test_checksums_of_split_arrays_know_neither_devices_nor_padding_but_every_number(found):
+    (one, *others) = found["placed"].values()
+    assert all(other["checksums"] == one["checksums"] for other in others)
+    assert all(each["of another"] != one["checksums"]["rows"] for each in (one, *others))
 
 
 @pytest.mark.full
@@ -117,6 +140,32 @@ def test_a_second_axis_changes_nothing(found, found_in_full):
 @pytest.mark.full
 def test_a_checkpoint_is_resumed_on_another_number_of_devices(found, found_in_full):
     assert_agree(found["agreement"][0], found_in_full["resumed"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "method", ["AdaptivePenalty", "AdaptiveLagrangian", "LinearizedPenalty", "GradientDescentAscent"]
+)
+def test_parameters_that_are_split_give_the_result_of_one_device(found_split, method):
+    assert_agree(*found_split["agreement"][method])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("case", "parts"), [("carried", 2), ("carried by all", 8), ("carried rows", 8)]
+)
+def test_every_large_array_that_a_run_carries_is_split(found_split, case, parts):
+    assert len(found_split[case]) >= 4  # x, its average and two moments
+    for shape, own in found_split[case]:
+        longest = shape.index(max(shape))
+        assert own == [*shape[:longest], -(-shape[longest] // parts), *shape[longest + 1 :]]
+
+
+@pytest.mark.full
+def test_a_checkpoint_of_split_parameters_is_resumed_on_another_number_of_devices(found_split):
+    checkpoints = found_split["checkpoints"]
+    assert_agree(checkpoints["whole"], checkpoints["resumed"])
+    assert "differs in whether parameters are split (spec)" in checkpoints["without a spec"]
 
 
 PROBLEM = """
