@@ -132,7 +132,12 @@ def agreement(method, counts, **options):
 def placed():
     """How arrays are split over several numbers of devices, and their checksums; the last one has another number."""
     rng = np.random.default_rng(0)
-    arrays = {"vector": rng.normal(size=99), "rows": rng.normal(size=(3, 99)), "short": np.ones(15), "counts": np.arange(99)}
+    arrays = {
+        "vector": rng.normal(size=99),
+        "rows": rng.normal(size=(3, 99)),
+        "short": np.ones(15),
+        "counts": np.arange(99),
+    }
     arrays = {name: jnp.asarray(array, array.dtype.kind + "4") for name, array in arrays.items()}
     other = arrays | {"rows": arrays["rows"].at[2, 98].set(0.0)}
     found = {}

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import jax
@@ -151,9 +152,7 @@ def test_parameters_that_are_split_give_the_result_of_one_device(found_split, me
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("case", "parts"), [("carried", 2), ("carried by all", 8), ("carried rows", 8)]
-)
+@pytest.mark.parametrize(("case", "parts"), [("carried", 2), ("carried by all", 8), ("carried rows", 8)])
 def test_every_large_array_that_a_run_carries_is_split(found_split, case, parts):
     assert len(found_split[case]) >= 4  # x, its average and two moments
     for shape, own in found_split[case]:
@@ -227,6 +226,76 @@ def test_two_processes_of_a_job_give_the_result_of_one(tmp_path):
     np.testing.assert_allclose(split.x, whole.x, atol=TOLERANCE)
     assert split.objective == pytest.approx(whole.objective, rel=TOLERANCE)
     assert split.steps == whole.steps == 30
+
+
+JOB = """
+    import sys, time
+
+    import jax
+
+    jax.distributed.initialize("127.0.0.1:" + sys.argv[1], 2, int(sys.argv[2]))
+    import jax.numpy as jnp
+    import numpy as np
+    import tightrope as tr
+    from tightrope.problems import partition
+
+    partition.LONG = 16  # so that 33 parameters are split
+    data = tr.Dataset(np.memmap("rows", dtype="float32", mode="r", shape=(1001, 33)), batch_size=8)
+    loss = lambda w, batch: jnp.mean(jnp.sum((w - batch) ** 2, axis=1))
+    problem = tr.Problem(loss, tr.at_least(lambda w: w.sum(), 1.0, name="total"), data=data)
+    spec = jax.sharding.PartitionSpec(("data", "model"))
+    slowly = None if sys.argv[3] == "fast" else lambda row: time.sleep(1.0)
+    result = tr.solve(
+        problem, jnp.zeros(33), "GradientDescentAscent", steps=2000, record=100, callback=slowly,
+        checkpoint=tr.Checkpoint("run", every=0.0), mesh=jax.make_mesh((2, 2), ("data", "model")), spec=spec,
+    )
+    result.save(f"result{sys.argv[2]}.npz")
+    print(result.message)
+"""
+
+
+def start_job(folder, pace):
+    """The two processes of JOB, with two virtual devices each; they talk over the loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    commands = [[sys.executable, "job.py", str(port), str(i), pace] for i in range(2)]
+    return [
+        subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+
+
+@pytest.mark.full
+def test_two_processes_that_hold_parts_of_the_parameters_are_killed_and_resumed(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(1001, 33)).astype("float32")
+    rows.tofile(tmp_path / "rows")
+    (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
+    killed = start_job(tmp_path, "slowly")
+    until = time.monotonic() + 300
+    while not any(step.name.isdigit() and int(step.name) for step in (tmp_path / "run").glob("*")):
+        assert time.monotonic() < until, [process.poll() for process in killed]
+        time.sleep(0.1)
+    for process in killed:
+        process.kill()
+    assert [process.wait() for process in killed] == [-9, -9]
+    resumed = start_job(tmp_path, "fast")
+    said = [process.communicate(timeout=1200) for process in resumed]
+    assert [process.returncode for process in resumed] == [0, 0], said
+    assert all("resumed at step" in out for out, _ in said)
+    assert (tmp_path / "run" / "2000").is_dir()
+    one, other = (tr.load(tmp_path / f"result{i}.npz") for i in range(2))
+
+    def loss(w, batch):
+        return jax.numpy.mean(jax.numpy.sum((w - batch) ** 2, axis=1))
+
+    total = tr.at_least(lambda w: w.sum(), 1.0, name="total")
+    problem = tr.Problem(loss, total, data=tr.Dataset(rows, batch_size=8))
+    whole = tr.solve(problem, jax.numpy.zeros(33), "GradientDescentAscent", steps=2000, record=100)
+    np.testing.assert_array_equal(one.x, other.x)
+    np.testing.assert_allclose(one.x, whole.x, atol=TOLERANCE)
+    assert one.steps == whole.steps == 2000
 
 
 def test_distributed_says_what_it_needs(monkeypatch):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import equinox as eqx
 import jax
@@ -89,7 +89,7 @@ class Partition:
         longest = max(array.shape, default=0)
         if longest < LONG or not jnp.issubdtype(array.dtype, jnp.floating):
             return None
-        axes = self.axes if len(self.axes) > 1 else self.axes[0]
+        axes = self.axes[0] if len(self.axes) == 1 else self.axes
         return NamedSharding(self.mesh, PartitionSpec(*(None,) * array.shape.index(longest), axes))
 
 
@@ -102,9 +102,9 @@ def partition_over(owner: str, mesh: Any, spec: Any) -> Partition | None:
     if mesh is None:
         raise ValueError(f"{owner}: spec names axes of a mesh to split parameters over; give mesh too")
     mesh = checked_mesh(owner, mesh)
-    axes = spec[0] if len(spec) == 1 else None
-    axes = axes if isinstance(axes, tuple) else (axes,)
-    if not axes or not all(isinstance(axis, str) for axis in axes):
+    entry = spec[0] if len(spec) == 1 else None
+    axes = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(axis, str))
+    if not axes:
         raise ValueError(f"{owner}: spec must be {expected}, because parameters are one flat vector; got {spec}")
     if len(set(axes)) < len(axes) or set(axes) - set(mesh.axis_names):
         raise ValueError(f"{owner}: spec must name axes of the mesh, {mesh.axis_names}, each once; got {spec}")
@@ -121,7 +121,7 @@ def pad_split(partition: Partition | None, tree: PyTree[Array]) -> PyTree[Any]:
     return tree if partition is None else jax.tree.map(partition.padded, tree)
 
 
-def is_split(node: Any) -> bool:
+def is_split(node: Any) -> TypeGuard[Split]:
     """Whether a node of a pytree is an array that is split."""
     return isinstance(node, Split)
 
@@ -143,8 +143,9 @@ def on_host(tree: PyTree[Any]) -> PyTree[np.ndarray]:
     def one(node: Any) -> Any:
         if not is_split(node):
             return node
-        here = node.padded.is_fully_addressable
-        return node.unpadded(np.asarray(node.padded) if here else multihost_utils.process_allgather(node.padded, tiled=True))
+        if node.padded.is_fully_addressable:
+            return node.unpadded(np.asarray(node.padded))
+        return node.unpadded(multihost_utils.process_allgather(node.padded, tiled=True))
 
     return jax.device_get(jax.tree.map(one, tree, is_leaf=is_split))
 

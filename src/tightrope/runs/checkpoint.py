@@ -1,9 +1,11 @@
 """Checkpoints of a run, saved with Orbax: arrays and JSON, written atomically, without pickle; runs resume bit for bit.
 
 A checkpoint is written in the background while the run goes on. It has the number of its format, a fingerprint of the run, and
-a checksum of all that it holds. Arrays that are split over devices are saved and restored in parts, by the processes that have
-them; another run may split them over another number of devices. One that cannot be saved, say because the disk is full, does not stop the run: those before
+a checksum of all that it holds. One that cannot be saved, say because the disk is full, does not stop the run: those before
 it stay, another is tried when the next is due, and the result says so if the last one was not saved.
+
+Arrays that are split over devices are saved in parts, by the processes that have them, and restored so, possibly in another
+number of parts.
 """
 
 from __future__ import annotations

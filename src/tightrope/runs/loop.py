@@ -137,9 +137,7 @@ def run_steps(
         return jax.lax.while_loop(lambda carried: _goes_on(carried[0], end), stretch, carried)
 
     begin = carry, split(_room(carry, shape.records))
-    return pad_split(
-        oracle.partition, jax.lax.while_loop(lambda carried: _goes_on(carried[0], last), block, begin)
-    )
+    return pad_split(oracle.partition, jax.lax.while_loop(lambda carried: _goes_on(carried[0], last), block, begin))
 
 
 def one_method(methods: Method, lane: int) -> Method:
