@@ -11,6 +11,7 @@ that is split is padded with zeros, because devices hold parts of one size there
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -23,6 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from ..arguments import check_type
+from .data import Given
 from .splitting import EVERYWHERE, checked_mesh
 
 LONG = 1024
@@ -113,12 +115,21 @@ def partition_over(owner: str, mesh: Any, spec: Any) -> Partition | None:
 
 def keep_split(partition: Partition | None, tree: PyTree[Array]) -> PyTree[Array]:
     """The same arrays; within a program, the large ones are split from here on."""
-    return tree if partition is None else jax.tree.map(partition.constrained, tree)
+    return tree if partition is None else _map_numbers(partition.constrained, tree)
 
 
 def pad_split(partition: Partition | None, tree: PyTree[Array]) -> PyTree[Any]:
     """What a program returns: large arrays split and padded."""
-    return tree if partition is None else jax.tree.map(partition.padded, tree)
+    return tree if partition is None else _map_numbers(partition.padded, tree)
+
+
+def _map_numbers(fn: Callable[[Array], Any], tree: PyTree[Array]) -> PyTree[Any]:
+    """The tree with this function of its arrays; examples that a method keeps lie where the data lie."""
+
+    def one(node: Any) -> Any:
+        return node if isinstance(node, Given) else fn(node)
+
+    return jax.tree.map(one, tree, is_leaf=lambda node: isinstance(node, Given))
 
 
 def is_split(node: Any) -> TypeGuard[Split]:
