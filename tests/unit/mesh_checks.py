@@ -29,7 +29,7 @@ SIMPLE = tr.methods.GradientDescentAscent(step_size=0.1, dual_step_size=0.1)
 METHODS = ("AdaptivePenalty", "AdaptiveLagrangian", "LinearizedPenalty")
 TEXTS: dict[str, str] = {}
 """The compiled programs, by name."""
-partition.LONG = 16  # so that small networks are split
+partition.LARGE = 16  # so that small networks are split
 
 
 def on_devices(count, **axes):

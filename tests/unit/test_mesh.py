@@ -239,7 +239,7 @@ JOB = """
     import tightrope as tr
     from tightrope.problems import partition
 
-    partition.LONG = 16  # so that 33 parameters are split
+    partition.LARGE = 16  # so that 33 parameters are split
     data = tr.Dataset(np.memmap("rows", dtype="float32", mode="r", shape=(1001, 33)), batch_size=8)
     loss = lambda w, batch: jnp.mean(jnp.sum((w - batch) ** 2, axis=1))
     problem = tr.Problem(loss, tr.at_least(lambda w: w.sum(), 1.0, name="total"), data=data)

@@ -256,11 +256,15 @@ class Oracle(eqx.Module):
         """The nearest point of X (and of the slacks' bounds)."""
         if self.partition is not None and self.whole_space:
             return self.partition.constrained(x)  # each device its part
-        x, n = self._gathered(x), self.parameters.size
-        point = self._gathered(self.parameters.ravel(self.domain.project(self.parameters.unravel_arrays(x[:n]))))
+        x, n = self.gathered(x), self.parameters.size
+        point = self.gathered(self.parameters.ravel(self.domain.project(self.parameters.unravel_arrays(x[:n]))))
         if not self.rows.slack_rows:
             return point
         return jnp.concatenate([point, jnp.clip(x[n:], self.rows.slack_low, self.rows.slack_high)])
+
+    def gathered(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The same vector, with all of it on every device if x is split: what is made of leaves, or taken apart into them."""
+        return x if self.partition is None else self.partition.gathered(x)
 
     def nearby(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """The projection of x onto X if X has one, else x; only for probing constants."""
@@ -268,7 +272,7 @@ class Oracle(eqx.Module):
 
     def lmo(self, direction: Float[Array, " n"]) -> Float[Array, " n"]:
         """A point s of X that minimizes ⟨direction, s⟩; for forms without slacks."""
-        return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(self._gathered(direction))))
+        return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(self.gathered(direction))))
 
     def with_slacks(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n_and_slacks"]:
         """The vector [x, s] with each slack as near to its constraint's value as its bounds allow."""
@@ -284,7 +288,7 @@ class Oracle(eqx.Module):
 
     def project_normal_cone(self, x: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
         """The projection of v onto the normal cone of X at x; for points without slacks."""
-        x, v = map(self.parameters.unravel_arrays, map(self._gathered, (x, v)))
+        x, v = map(self.parameters.unravel_arrays, map(self.gathered, (x, v)))
         return self.parameters.ravel(self.domain.project_normal_cone(x, v))
 
     # ------------------------------------------------------------------ samples
@@ -403,7 +407,7 @@ class Oracle(eqx.Module):
 
         Functions with samples of one size are evaluated together, piece by piece. If x is split, it is gathered once.
         """
-        x = self._gathered(x)
+        x = self.gathered(x)
         sizes = [0 if term.source is None else examples_in(sample[term.source]) for term in terms]
 
         def of_size(size: int) -> Iterator[Any]:
@@ -428,10 +432,6 @@ class Oracle(eqx.Module):
         value, state = call(term.fn, params, *batch, **random)
         value = jnp.asarray(value, x.dtype)
         return (value, self.parameters.ravel(state)) if term.gives_state else value
-
-    def _gathered(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The same vector, with all of it on every device, to be taken apart into leaves."""
-        return x if self.partition is None else self.partition.gathered(x)
 
     def _pytree(self, x: Float[Array, " n"]) -> PyTree[Any]:
         """The user's pytree with the numbers of x, and of the model state that is held."""
