@@ -19,7 +19,7 @@ from tightrope.oracles.build import oracle_for
 from tightrope.problems import compiling, partition
 from tightrope.problems.data import Span, key_of
 from tightrope.problems.parameters import Parameters
-from tightrope.problems.partition import Split, checksums, is_split, on_host, pad_split, partition_over
+from tightrope.problems.partition import checksums, is_split, on_host, pad_split, partition_over
 from tightrope.problems.splitting import on_mesh
 from tightrope.runs.fitting import fit
 from tightrope.runs.run import start_run
@@ -156,7 +156,7 @@ def placed():
 
 
 def carried(method, spec, **axes):
-    """The shapes of the large arrays that a run carries, and of the part of each that one device has."""
+    """The shapes of the arrays that a run carries that are as long as x, and of the part of each that one device has."""
     problem, start = network(hidden=9)
     mesh = on_devices(8, **axes)
     fitted = fit("solve", on_mesh("solve", problem, mesh), start, method, 50)
@@ -164,8 +164,8 @@ def carried(method, spec, **axes):
     run = start_run(fitted, fitted.parameters.start, [0], 10)
     run.advance(1)
     state = run.carry.run.state, run.carry.run.average
-    large = [a for a in jax.tree.leaves(state, is_leaf=is_split) if a.size >= 99]
-    return [[a.shape, a.padded.addressable_shards[0].data.shape if isinstance(a, Split) else None] for a in large]
+    long = [a for a in jax.tree.leaves(state, is_leaf=is_split) if 99 in a.shape]
+    return [[a.shape, a.padded.addressable_shards[0].data.shape if is_split(a) else None] for a in long]
 
 
 def split_agreement(method):
