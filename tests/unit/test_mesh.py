@@ -115,7 +115,7 @@ def test_large_arrays_lie_in_equal_parts_and_come_back_whole(found, devices):
     assert placed["same"]
 
 
-def test_checksums_of_split_arrays_know_neither_devices_nor_padding_but_every_number(found):
+def test_checksums_of_split_arrays_know_neither_devices_nor_padding_but_the_place_of_every_number(found):
     (one, *others) = found["placed"].values()
     assert all(other["checksums"] == one["checksums"] for other in others)
     assert all(each["of another"] != one["checksums"]["rows"] for each in (one, *others))
@@ -238,7 +238,7 @@ JOB = """
     import tightrope as tr
     from tightrope.problems import partition
 
-    partition.LARGE = 16  # so that 33 parameters are split
+    partition.LONG = 16  # so that 33 parameters are split
     data = tr.Dataset(np.memmap("rows", dtype="float32", mode="r", shape=(1001, 33)), batch_size=8)
     loss = lambda w, batch: jnp.mean(jnp.sum((w - batch) ** 2, axis=1))
     problem = tr.Problem(loss, tr.at_least(lambda w: w.sum(), 1.0, name="total"), data=data)
