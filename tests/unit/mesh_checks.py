@@ -5,24 +5,31 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 import tightrope as tr
 from tightrope.oracles.build import oracle_for
-from tightrope.problems import compiling
+from tightrope.problems import compiling, partition
 from tightrope.problems.data import Span, key_of
 from tightrope.problems.parameters import Parameters
+from tightrope.problems.partition import checksums, is_split, on_host, pad_split, partition_over
 from tightrope.problems.splitting import on_mesh
+from tightrope.runs.fitting import fit
+from tightrope.runs.run import start_run
 
 SIMPLE = tr.methods.GradientDescentAscent(step_size=0.1, dual_step_size=0.1)
 """A method that compiles fast."""
+METHODS = ("AdaptivePenalty", "AdaptiveLagrangian", "LinearizedPenalty")
 TEXTS: dict[str, str] = {}
 """The compiled programs, by name."""
+partition.LONG = 16  # so that small networks are split
 
 
 def on_devices(count, **axes):
@@ -80,7 +87,7 @@ def layout(size, folder):
     }
 
 
-def network(size=3003, batch_size=64, sampled=False):
+def network(size=3003, batch_size=64, sampled=False, hidden=8):
     """A fair classifier with one hidden layer, on data or on samples of them; the problem and its start."""
     rng = np.random.default_rng(0)
     x, normal = rng.normal(size=(size, 10)).astype("float32"), rng.normal(size=10).astype("float32")
@@ -100,7 +107,8 @@ def network(size=3003, batch_size=64, sampled=False):
         return jnp.mean(jax.nn.sigmoid(score(params, batch)) * jnp.where(batch["group"], 2.0, -2.0))
 
     data = tr.Sampler(draw, batch_size) if sampled else tr.Dataset(examples, batch_size)
-    start = {"in": 0.3 * rng.normal(size=(10, 8)).astype("float32"), "out": 0.3 * rng.normal(size=8).astype("float32")}
+    first, second = (0.3 * rng.normal(size=size).astype("float32") for size in ((10, hidden), hidden))
+    start = {"in": first, "out": second}
     return tr.Problem(loss, tr.between(gap, -0.05, 0.05, data=data), data=data), start
 
 
@@ -121,6 +129,75 @@ def agreement(method, counts, **options):
     return [solved(problem, start, method, mesh=mesh) for mesh in meshes]
 
 
+def placed():
+    """How arrays are split over several numbers of devices, and their checksums; the last one has another number."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "vector": rng.normal(size=99),
+        "rows": rng.normal(size=(3, 99)),
+        "short": np.ones(15),
+        "counts": np.arange(99),
+    }
+    arrays = {name: jnp.asarray(array, array.dtype.kind + "4") for name, array in arrays.items()}
+    other = arrays | {"rows": arrays["rows"][:, ::-1]}
+    found = {}
+    for count in (1, 2, 3, 8):
+        over = partition_over("solve", on_devices(count), PartitionSpec("data"))
+        lie = jax.jit(partial(pad_split, over))(arrays)
+        split = {name: array for name, array in lie.items() if is_split(array)}
+        changed = {"rows": jax.jit(partial(pad_split, over))(other)["rows"]}
+        found[count] = {
+            "parts": {name: split[name].padded.addressable_shards[-1].data.shape for name in split},
+            "same": jax.tree.all(jax.tree.map(np.array_equal, on_host(lie), arrays)),
+            "checksums": checksums(split),
+            "of another": checksums(changed)["rows"],
+        }
+    return found
+
+
+def carried(method, spec, **axes):
+    """The shapes of the arrays that a run carries that are as long as x, and of the part of each that one device has."""
+    problem, start = network(hidden=9)
+    mesh = on_devices(8, **axes)
+    fitted = fit("solve", on_mesh("solve", problem, mesh), start, method, 50)
+    fitted = replace(fitted, oracle=replace(fitted.oracle, partition=partition_over("solve", mesh, spec)))
+    run = start_run(fitted, fitted.parameters.start, [0], 10)
+    run.advance(1)
+    state = run.carry.run.state, run.carry.run.average
+    long = [a for a in jax.tree.leaves(state, is_leaf=is_split) if 99 in a.shape]
+    return [[a.shape, a.padded.addressable_shards[0].data.shape if is_split(a) else None] for a in long]
+
+
+def split_agreement(method):
+    """The results of one method on one device, and with parameters split over two and eight."""
+    problem, start = network(hidden=9)
+    both = {"mesh": on_devices(8, data=4, model=2)}
+    options = [
+        {},
+        {"mesh": on_devices(2), "spec": PartitionSpec("data")},
+        {"mesh": on_devices(8), "spec": PartitionSpec("data")},
+        both | {"spec": PartitionSpec("model")},
+        both | {"spec": PartitionSpec(("data", "model"))},
+    ]
+    return [solved(problem, start, method, **each) for each in options]
+
+
+def split_checkpoints():
+    """A run whose parameters lie on eight devices, resumed where they lie on three, on one, and are not split."""
+    problem, start = network(hidden=9)
+    with tempfile.TemporaryDirectory() as folder:
+        over_eight = {"mesh": on_devices(8), "spec": PartitionSpec("data"), "checkpoint": folder}
+        solved(problem, start, SIMPLE, steps=20, **over_eight)
+        over_three = {"mesh": on_devices(6, data=2, model=3), "spec": PartitionSpec("model"), "checkpoint": folder}
+        solved(problem, start, SIMPLE, steps=30, **over_three)
+        over_one = {"mesh": on_devices(1), "spec": PartitionSpec("data"), "checkpoint": folder}
+        resumed = solved(problem, start, SIMPLE, steps=50, **over_one)
+        try:
+            solved(problem, start, SIMPLE, mesh=on_devices(8), checkpoint=folder)
+        except ValueError as error:
+            return {"resumed": resumed, "whole": solved(problem, start, SIMPLE), "without a spec": str(error)}
+
+
 def refused():
     """The messages of what cannot be split."""
     problem, start = network(size=64, batch_size=12)
@@ -132,6 +209,11 @@ def refused():
         "indivisible": partial(tr.solve, problem, start, mesh=on_devices(8), steps=1),
         "stream": partial(tr.solve, on_stream, jnp.ones(3), mesh=on_devices(8), steps=1),
         "no data": partial(tr.solve, tr.Problem(lambda w: w @ w), jnp.ones(3), mesh=on_devices(8), steps=1),
+        "spec alone": partial(tr.solve, problem, start, spec=PartitionSpec("data"), steps=1),
+        "not a spec": partial(tr.solve, problem, start, mesh=on_devices(4), spec="data", steps=1),
+        "two entries": partial(tr.solve, problem, start, mesh=on_devices(4), spec=PartitionSpec("data", None), steps=1),
+        "no axis": partial(tr.solve, problem, start, mesh=on_devices(4), spec=PartitionSpec(None), steps=1),
+        "unknown axis": partial(tr.solve, problem, start, mesh=on_devices(4), spec=PartitionSpec("model"), steps=1),
     }.items():
         try:
             call()
@@ -155,14 +237,13 @@ def keep_texts():
 
 def default_checks():
     with tempfile.TemporaryDirectory() as folder:
-        found = {"layout": layout(5003, Path(folder)), "refused": refused()}
+        found = {"layout": layout(5003, Path(folder)), "refused": refused(), "placed": placed()}
     keep_texts()
     found["agreement"] = agreement(SIMPLE, (8,))
     return found | {"texts": TEXTS}
 
 
 def full_checks():
-    methods = ("AdaptivePenalty", "AdaptiveLagrangian", "LinearizedPenalty")
     problem, start = network()
     two_axes = solved(problem, start, SIMPLE, mesh=on_devices(8, data=4, model=2))
     with tempfile.TemporaryDirectory() as folder:
@@ -171,7 +252,7 @@ def full_checks():
     with tempfile.TemporaryDirectory() as folder:
         few = layout(5, Path(folder))
     return {
-        "agreement": {method: agreement(method, (1, 2, 8)) for method in methods},
+        "agreement": {method: agreement(method, (1, 2, 8)) for method in METHODS},
         "sampled": agreement(SIMPLE, (8,), sampled=True),
         "large batch": agreement(SIMPLE, (8,), batch_size=24 * 1024, size=30_000),
         "two axes": two_axes,
@@ -180,5 +261,16 @@ def full_checks():
     }
 
 
+def split_checks():
+    lagrangian = "AdaptiveLagrangian"
+    return {
+        "agreement": {method: split_agreement(method) for method in (*METHODS, "GradientDescentAscent")},
+        "carried": carried(lagrangian, PartitionSpec("model"), data=4, model=2),
+        "carried by all": carried(lagrangian, PartitionSpec(("data", "model")), data=4, model=2),
+        "carried rows": carried("AdaptivePenalty", PartitionSpec("data"), data=8),
+        "checkpoints": split_checkpoints(),
+    }
+
+
 if __name__ == "__main__":
-    print(json.dumps({"default": default_checks, "full": full_checks}[sys.argv[1]]()))
+    print(json.dumps({"default": default_checks, "full": full_checks, "split": split_checks}[sys.argv[1]]()))

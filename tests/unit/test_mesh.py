@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import jax
@@ -39,6 +40,11 @@ def found():
 @pytest.fixture(scope="module")
 def found_in_full():
     return checked("full")
+
+
+@pytest.fixture(scope="module")
+def found_split():
+    return checked("split")
 
 
 def assert_agree(one, *others):
@@ -95,6 +101,24 @@ def test_what_cannot_be_split_is_refused(found):
     assert "first axis 'data'" in refused["indivisible"]
     assert refused["stream"].startswith("ValueError: solve: mesh splits a Dataset or a Sampler, got a Stream")
     assert refused["no data"].startswith("ValueError: solve: mesh splits batches and data, and the problem has none")
+    assert refused["spec alone"].startswith("ValueError: solve: spec names axes of a mesh")
+    assert refused["not a spec"].startswith("TypeError: solve: spec must be a jax.sharding.PartitionSpec of one entry")
+    for wrong in ("two entries", "no axis"):
+        assert refused[wrong].startswith("ValueError: solve: spec must be a jax.sharding.PartitionSpec of one entry")
+    assert refused["unknown axis"].startswith("ValueError: solve: spec must name axes of the mesh, ('data',)")
+
+
+@pytest.mark.parametrize("devices", ["1", "2", "3", "8"])
+def test_large_arrays_lie_in_equal_parts_and_come_back_whole(found, devices):
+    placed, part = found["placed"][devices], -(-99 // int(devices))
+    assert placed["parts"] == {"vector": [part], "rows": [3, part]}
+    assert placed["same"]
+
+
+def test_checksums_of_split_arrays_know_neither_devices_nor_padding_but_the_place_of_every_number(found):
+    (one, *others) = found["placed"].values()
+    assert all(other["checksums"] == one["checksums"] for other in others)
+    assert all(each["of another"] != one["checksums"]["rows"] for each in (one, *others))
 
 
 @pytest.mark.full
@@ -117,6 +141,29 @@ def test_a_second_axis_changes_nothing(found, found_in_full):
 @pytest.mark.full
 def test_a_checkpoint_is_resumed_on_another_number_of_devices(found, found_in_full):
     assert_agree(found["agreement"][0], found_in_full["resumed"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "method", ["AdaptivePenalty", "AdaptiveLagrangian", "LinearizedPenalty", "GradientDescentAscent"]
+)
+def test_parameters_that_are_split_give_the_result_of_one_device(found_split, method):
+    assert_agree(*found_split["agreement"][method])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("case", "parts"), [("carried", 2), ("carried by all", 8), ("carried rows", 8)])
+def test_every_array_as_long_as_x_that_a_run_carries_is_split(found_split, case, parts):
+    assert len(found_split[case]) >= 4  # x, its average and two moments
+    for shape, own in found_split[case]:
+        assert own == [-(-99 // parts) if size == 99 else size for size in shape]
+
+
+@pytest.mark.full
+def test_a_checkpoint_of_split_parameters_is_resumed_on_another_number_of_devices(found_split):
+    checkpoints = found_split["checkpoints"]
+    assert_agree(checkpoints["whole"], checkpoints["resumed"])
+    assert "differs in whether parameters are split (spec)" in checkpoints["without a spec"]
 
 
 PROBLEM = """
@@ -178,6 +225,75 @@ def test_two_processes_of_a_job_give_the_result_of_one(tmp_path):
     np.testing.assert_allclose(split.x, whole.x, atol=TOLERANCE)
     assert split.objective == pytest.approx(whole.objective, rel=TOLERANCE)
     assert split.steps == whole.steps == 30
+
+
+JOB = """
+    import sys, time
+
+    import jax
+
+    jax.distributed.initialize("127.0.0.1:" + sys.argv[1], 2, int(sys.argv[2]))
+    import jax.numpy as jnp
+    import numpy as np
+    import tightrope as tr
+    from tightrope.problems import partition
+
+    partition.LONG = 16  # so that 33 parameters are split
+    data = tr.Dataset(np.memmap("rows", dtype="float32", mode="r", shape=(1001, 33)), batch_size=8)
+    loss = lambda w, batch: jnp.mean(jnp.sum((w - batch) ** 2, axis=1))
+    problem = tr.Problem(loss, tr.at_least(lambda w: w.sum(), 1.0, name="total"), data=data)
+    spec = jax.sharding.PartitionSpec(("data", "model"))
+    slowly = None if sys.argv[3] == "fast" else lambda row: time.sleep(1.0)
+    result = tr.solve(
+        problem, jnp.zeros(33), "GradientDescentAscent", steps=2000, record=100, callback=slowly,
+        checkpoint=tr.Checkpoint("run", every=0.0), mesh=jax.make_mesh((2, 2), ("data", "model")), spec=spec,
+    )
+    result.save(f"result{sys.argv[2]}.npz")
+    print(result.message)
+"""
+
+
+def start_job(folder, pace):
+    """The two processes of JOB, with two virtual devices each; they talk over the loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    commands = [[sys.executable, "job.py", str(port), str(i), pace] for i in range(2)]
+    return [
+        subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
+
+
+@pytest.mark.full
+def test_two_processes_that_hold_parts_of_the_parameters_are_killed_and_resumed(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(1001, 33)).astype("float32")
+    rows.tofile(tmp_path / "rows")
+    (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
+    killed = start_job(tmp_path, "slowly")
+    while not any(step.name.isdigit() and int(step.name) for step in (tmp_path / "run").glob("*")):
+        assert all(process.poll() is None for process in killed), [process.communicate() for process in killed]
+        time.sleep(0.1)
+    for process in killed:
+        process.kill()
+    assert [process.wait() for process in killed] == [-9, -9]
+    resumed = start_job(tmp_path, "fast")
+    said = [process.communicate(timeout=1200) for process in resumed]
+    assert [process.returncode for process in resumed] == [0, 0], said
+    assert all("resumed at step" in out for out, _ in said)
+    assert (tmp_path / "run" / "2000").is_dir()
+    one, other = (tr.load(tmp_path / f"result{i}.npz") for i in range(2))
+
+    def loss(w, batch):
+        return jax.numpy.mean(jax.numpy.sum((w - batch) ** 2, axis=1))
+
+    total = tr.at_least(lambda w: w.sum(), 1.0, name="total")
+    problem = tr.Problem(loss, total, data=tr.Dataset(rows, batch_size=8))
+    whole = tr.solve(problem, jax.numpy.zeros(33), "GradientDescentAscent", steps=2000, record=100)
+    np.testing.assert_array_equal(one.x, other.x)
+    np.testing.assert_allclose(one.x, whole.x, atol=TOLERANCE)
+    assert one.steps == whole.steps == 2000
 
 
 def test_distributed_says_what_it_needs(monkeypatch):

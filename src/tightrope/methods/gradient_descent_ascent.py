@@ -158,8 +158,9 @@ class GradientDescentAscent(Method):
     ) -> tuple[Float[Array, " n"], Any]:
         """A primal step from the state's x along the gradient at the point `at`, and the new Optax state."""
         unravel, ravel = oracle.parameters.unravel_arrays, oracle.parameters.ravel
-        direction, primal = self._primal(oracle).update(unravel(gradient), state.primal, unravel(at))
-        return oracle.project(state.x - self.step_size * shrink * ravel(direction)), primal
+        gradients, params = unravel(gradient), unravel(oracle.gathered(at))
+        direction, primal = self._primal(oracle).update(gradients, state.primal, params)
+        return oracle.project(state.x - self.step_size * shrink * oracle.gathered(ravel(direction))), primal
 
     def _ascend(
         self, oracle: Oracle, state: State, at: Float[Array, " rows"], c: Float[Array, " rows"], shrink: Array

@@ -28,6 +28,7 @@ from ..domains import Domain, Reals
 from ..problems.data import Dataset, Given, Source, Span, examples_in, key_of, part_of
 from ..problems.model_state import call
 from ..problems.parameters import Parameters
+from ..problems.partition import Partition
 from ..problems.sharing import share_subexpressions
 from ..problems.splitting import SplitDataset, parts_of
 from .rows import Rows
@@ -105,6 +106,7 @@ class Oracle(eqx.Module):
         prox: the terms that `shifted` added.
         training: whether functions that take a random key are given one, except on the whole data.
         held: the model state, if it is not a part of x (see `hold_state`).
+        partition: how x is split over devices; None: it is not.
     """
 
     data: tuple[PyTree[Array], ...]
@@ -118,6 +120,7 @@ class Oracle(eqx.Module):
     prox: Prox | None = None
     training: bool = eqx.field(static=True, default=False)
     held: HeldState | None = None
+    partition: Partition | None = eqx.field(static=True, default=None)
 
     # ------------------------------------------------------------------ values and derivatives
 
@@ -251,11 +254,17 @@ class Oracle(eqx.Module):
 
     def project(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """The nearest point of X (and of the slacks' bounds)."""
-        n = self.parameters.size
-        point = self.parameters.ravel(self.domain.project(self.parameters.unravel_arrays(x[:n])))
+        if self.partition is not None and self.whole_space:
+            return self.partition.constrained(x)  # each device its part
+        x, n = self.gathered(x), self.parameters.size
+        point = self.gathered(self.parameters.ravel(self.domain.project(self.parameters.unravel_arrays(x[:n]))))
         if not self.rows.slack_rows:
             return point
         return jnp.concatenate([point, jnp.clip(x[n:], self.rows.slack_low, self.rows.slack_high)])
+
+    def gathered(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The same vector, with all of it on every device if x is split: what is made of leaves, or taken apart into them."""
+        return x if self.partition is None else self.partition.gathered(x)
 
     def nearby(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """The projection of x onto X if X has one, else x; only for probing constants."""
@@ -263,7 +272,7 @@ class Oracle(eqx.Module):
 
     def lmo(self, direction: Float[Array, " n"]) -> Float[Array, " n"]:
         """A point s of X that minimizes ⟨direction, s⟩; for forms without slacks."""
-        return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(direction)))
+        return self.parameters.ravel(self.domain.lmo(self.parameters.unravel_arrays(self.gathered(direction))))
 
     def with_slacks(self, x: Float[Array, " n"], sample: Sample) -> Float[Array, " n_and_slacks"]:
         """The vector [x, s] with each slack as near to its constraint's value as its bounds allow."""
@@ -279,8 +288,8 @@ class Oracle(eqx.Module):
 
     def project_normal_cone(self, x: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
         """The projection of v onto the normal cone of X at x; for points without slacks."""
-        unravel = self.parameters.unravel_arrays
-        return self.parameters.ravel(self.domain.project_normal_cone(unravel(x), unravel(v)))
+        x, v = map(self.parameters.unravel_arrays, map(self.gathered, (x, v)))
+        return self.parameters.ravel(self.domain.project_normal_cone(x, v))
 
     # ------------------------------------------------------------------ samples
 
@@ -396,8 +405,9 @@ class Oracle(eqx.Module):
     def _means(self, terms: tuple[Term, ...], x: Float[Array, " n"], sample: Sample) -> list[Any]:
         """The means of these functions over the sample; what several of them compute is computed once.
 
-        Functions with samples of one size are evaluated together, piece by piece.
+        Functions with samples of one size are evaluated together, piece by piece. If x is split, it is gathered once.
         """
+        x = self.gathered(x)
         sizes = [0 if term.source is None else examples_in(sample[term.source]) for term in terms]
 
         def of_size(size: int) -> Iterator[Any]:

@@ -30,6 +30,7 @@ from .calls import Call, recorded
 from .canonical import digest, primitives
 from .definition import Definition
 from .known_programs import KnownPrograms, known_as
+from .partition import is_split, shardings
 from .structure import shape_of
 
 logger = logging.getLogger("tightrope")
@@ -237,8 +238,13 @@ class Program:
             return found
 
         flat.__name__ = getattr(self.fn, "__name__", None) or getattr(self.fn, "func", flat).__name__
+        placed = [_placed(leaf, place) for leaf, place in zip(leaves, places, strict=True)]
         jitted = jax.jit(flat, out_shardings=_everywhere(places))
-        stages = jitted.trace([_placed(leaf, place) for leaf, place in zip(leaves, places, strict=True)])
+        stages = jitted.trace(placed)
+        found = jax.tree.unflatten(returned[0], jax.tree.leaves(stages.out_info))
+        if any(map(is_split, jax.tree.leaves(found, is_leaf=is_split))):
+            jitted = jax.jit(flat, out_shardings=shardings(found, _everywhere(places)))
+            stages = jitted.trace(placed)  # JAX keeps the trace
         return _Traced(jitted, stages, _computes(stages.jaxpr), places, returned[0], jax.tree.leaves(stages.out_info))
 
 

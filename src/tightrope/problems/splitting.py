@@ -33,10 +33,7 @@ EVERYWHERE = PartitionSpec()
 
 def on_mesh(owner: str, problem: Problem, mesh: Any) -> Problem:
     """The problem with its data split over the first axis of a mesh; an error if they cannot be."""
-    check_type(
-        owner, "mesh", mesh, Mesh, "a jax.sharding.Mesh, such as jax.make_mesh((jax.device_count(),), ('data',))"
-    )
-    mesh = Mesh(mesh.devices, mesh.axis_names, (AxisType.Auto,) * len(mesh.axis_names))
+    mesh = checked_mesh(owner, mesh)
     if not problem.sources:
         raise ValueError(f"{owner}: mesh splits batches and data, and the problem has none; leave mesh out")
     for source in problem.sources:
@@ -47,6 +44,14 @@ def on_mesh(owner: str, problem: Problem, mesh: Any) -> Problem:
         made = on_sources(problem, {id(source): _split(source, mesh) for source in problem.sources})
         split[mesh] = sharing_programs(problem, made, ("mesh", mesh))
     return split[mesh]
+
+
+def checked_mesh(owner: str, mesh: Any) -> Mesh:
+    """The mesh, with axes over which the compiler splits arrays; an error if it is none."""
+    check_type(
+        owner, "mesh", mesh, Mesh, "a jax.sharding.Mesh, such as jax.make_mesh((jax.device_count(),), ('data',))"
+    )
+    return Mesh(mesh.devices, mesh.axis_names, (AxisType.Auto,) * len(mesh.axis_names))
 
 
 def _check_can_be_split(owner: str, source: Source, mesh: Mesh) -> None:

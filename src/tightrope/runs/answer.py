@@ -24,6 +24,7 @@ from ..methods.base import Info, Method, constants
 from ..oracles.build import oracle_for
 from ..problems.data import Source
 from ..problems.lifting import unlifted, with_best_thresholds
+from ..problems.partition import on_host
 from .fitting import Fitted
 from .options import Stop, missing
 from .recording import Recorder, by_lane, by_seed
@@ -134,7 +135,7 @@ def answers(
         endings.append(ending)
     options = [Options(stop.violation, confidence, seed, attempt=attempt) for seed in run.seeds]
     chosen = certified(fitted, lanes, options)
-    asked, *ended = jax.device_get((fitted.method, state.method, state.state))
+    asked, *ended = on_host((fitted.method, state.method, state.state))
 
     def of(lane: int, tree: Any) -> Any:
         return jax.tree.map(lambda a: a[lane], tree) if run.lanes else tree

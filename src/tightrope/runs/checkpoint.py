@@ -3,6 +3,9 @@
 A checkpoint is written in the background while the run goes on. It has the number of its format, a fingerprint of the run, and
 a checksum of all that it holds. One that cannot be saved, say because the disk is full, does not stop the run: those before
 it stay, another is tried when the next is due, and the result says so if the last one was not saved.
+
+Arrays that are split over devices are saved in parts, by the processes that have them, and restored so, possibly in another
+number of parts.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ..arguments import number, positive_int
+from ..problems.partition import checksums, is_split
 from .fingerprint import changes
-from .processes import writes
+from .processes import largest, writes
 from .result import checksum
 
 logger = logging.getLogger("tightrope")
@@ -64,19 +68,22 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The folder of the checkpoints of one run; every process of a run on many hosts reads it, and one writes.
+    """The folder of the checkpoints of one run; every process of a run on many hosts reads it.
+
+    One of them writes; if arrays are split, all do, and each its own parts.
 
     Attributes:
         folder: the folder.
         failure: why the last checkpoint could not be saved; None if it could.
     """
 
-    def __init__(self, checkpoint: Checkpoint, marks: dict[str, str], mesh: Mesh | None = None):
+    def __init__(self, checkpoint: Checkpoint, marks: dict[str, str], mesh: Mesh | None = None, split: bool = False):
         import orbax.checkpoint as ocp
 
         self._ocp, self._marks, self._every, self._keep = ocp, marks, checkpoint.every, checkpoint.keep
         self._wait = min(FIRST_WAIT, self._every)
-        self._mesh, self._writes, self._writing = mesh, writes(mesh), False
+        self._writes, self._writing = split or writes(mesh), False
+        self._alone, self._together = (None, mesh) if split else (mesh, None)
         self.failure: str | None = None
         self.folder = Path(checkpoint.folder).expanduser().absolute()
         try:
@@ -97,11 +104,12 @@ class CheckpointStore:
         if self._last is None:
             return None
         args = self._ocp.args
-        leaves, structure = jax.tree.flatten(like)
-        shapes = {str(i): jax.ShapeDtypeStruct(a.shape, a.dtype) for i, a in enumerate(leaves) if a.size}
+        leaves, structure = jax.tree.flatten(like, is_leaf=is_split)
+        shapes = {str(i): _shape(a) for i, a in enumerate(leaves) if a.size}
         try:
-            restored = self._manager.restore(self._last, args=args.Composite(arrays=args.StandardRestore(shapes)))
-            arrays = restored["arrays"]
+            asked = args.StandardRestore(shapes, strict=not any(map(is_split, leaves)))  # the padding may differ
+            arrays = self._manager.restore(self._last, args=args.Composite(arrays=asked))["arrays"]
+            arrays = {name: _like(leaves[int(name)], array) for name, array in arrays.items()}
             if _checksum(self._notes["run"], arrays) != self._notes["checksum"]:
                 raise ValueError("its checksum differs from that of its content")
         except Exception as error:
@@ -112,7 +120,8 @@ class CheckpointStore:
     def due(self) -> bool:
         """Whether it is time for another checkpoint, and the one before is written."""
         busy = self._writing and self._manager.is_saving_in_progress()
-        return self._writes and not busy and time.monotonic() - self._saved_at >= self._wait
+        due = self._writes and not busy and time.monotonic() - self._saved_at >= self._wait
+        return bool(largest(self._together, due))
 
     def save(self, step: int, arrays: Any, notes: dict[str, Any]) -> None:
         """Begin to write a checkpoint, once the one before is written; it takes its place among the others atomically."""
@@ -120,16 +129,18 @@ class CheckpointStore:
         if step == self._last or not self._writes:
             return
         args, run = self._ocp.args, json.dumps(notes)
-        leaves = {
-            str(i): np.array(a) for i, a in enumerate(jax.tree.leaves(arrays)) if a.size
-        }  # Orbax refuses empty ones
+        listed = enumerate(jax.tree.leaves(arrays, is_leaf=is_split))
+        leaves = {str(i): a if is_split(a) else np.array(a) for i, a in listed if a.size}  # Orbax refuses empty ones
         saved = {"format": FORMAT, "fingerprint": self._marks, "run": run, "checksum": _checksum(run, leaves)}
+        written = {name: a.padded if is_split(a) else a for name, a in leaves.items()}
+        error = None
         try:
             self._manager = self._manager or self._open()
-            self._manager.save(step, args=args.Composite(arrays=args.StandardSave(leaves), notes=args.JsonSave(saved)))
+            self._manager.save(step, args=args.Composite(arrays=args.StandardSave(written), notes=args.JsonSave(saved)))
             self._last, self._writing = step, True
-        except Exception as error:
-            self._fail(step, error)
+        except Exception as raised:
+            error = raised
+        self._fail_together(step, error)
         self._saved_at = time.monotonic()
         self._wait = min(2.0 * self._wait, self._every)
 
@@ -158,7 +169,7 @@ class CheckpointStore:
             create=False,
             cleanup_tmp_directories=self._writes,
             async_options=at_once,
-            multiprocessing_options=_alone(self._ocp, self._mesh),
+            multiprocessing_options=_alone(self._ocp, self._alone),
         )
         return self._ocp.CheckpointManager(self.folder, options=options)
 
@@ -166,11 +177,22 @@ class CheckpointStore:
         """Wait until the checkpoint that is being written is on disk."""
         if not self._writing:
             return
+        error = None
         try:
             self._manager.wait_until_finished()
             self._writing, self.failure = False, None
-        except Exception as error:
-            self._fail(self._last, error)
+        except Exception as raised:
+            error = raised
+        self._fail_together(self._last, error)
+
+    def _fail_together(self, step: int | None, error: Exception | None) -> None:
+        """Fail if there is an error, in this process or in another one that writes a part."""
+        if error is None and largest(self._together, False):
+            error = OSError("another process could not write its part")
+        elif error is not None:
+            largest(self._together, True)
+        if error is not None:
+            self._fail(step, error)
 
     def _fail(self, step: int | None, error: Exception) -> None:
         """Note that a checkpoint could not be saved, and begin anew with those that are on disk."""
@@ -214,7 +236,21 @@ class CheckpointStore:
 
 def _checksum(notes: str, arrays: dict[str, Any]) -> int:
     """A checksum of the notes and arrays of a checkpoint."""
-    return checksum(notes, (np.asarray(arrays[name]) for name in sorted(arrays)))
+    split = {name: array for name, array in arrays.items() if is_split(array)}
+    text = notes + json.dumps(checksums(split), sort_keys=True) if split else notes
+    return checksum(text, (np.asarray(arrays[name]) for name in sorted(arrays) if name not in split))
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    """What Orbax is asked for in the place of an array: its parts on their devices if it is split."""
+    if is_split(array):
+        return jax.ShapeDtypeStruct(array.padded.shape, array.padded.dtype, sharding=array.sharding)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _like(array: Any, restored: Any) -> Any:
+    """What was restored, as an array that is split if this one is."""
+    return replace(array, padded=restored) if is_split(array) else restored
 
 
 def _alone(ocp: Any, mesh: Mesh | None) -> Any:

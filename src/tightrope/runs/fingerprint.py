@@ -42,6 +42,8 @@ def fingerprint(fitted: Fitted, record: Record, seed: int) -> dict[str, str]:
         "smooth": digest(problem.smooth),
         VERSION: jax.__version__,
     }
+    if fitted.oracle.partition is not None:
+        parts["whether parameters are split (spec)"] = "split"
     if np.any(fitted.oracle.multipliers):
         parts["the multipliers of the warm start"] = digest(fitted.oracle.multipliers)
     if record.data is not None and problem.needs_batches:

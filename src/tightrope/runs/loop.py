@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..methods.base import Method
 from ..oracles.oracle import Oracle
+from ..problems.partition import keep_split, pad_split, unpadded
 from .batches import Roles
 from .stepper import AXES, StepperState, draw_samples, take_step
 
@@ -99,6 +100,7 @@ def run_steps(
     (but for the step number and the horizon): a run that diverges keeps its last finite state while the others go on.
     """
     oracle = jax.tree.unflatten(shape.oracle, oracle_leaves)
+    run, split = unpadded(run), partial(keep_split, oracle.partition)
     last, every = numbers
     first, roles = run.k, run.method.roles(oracle)
     length = block_length(oracle, roles, finite.size, fed)
@@ -123,19 +125,19 @@ def run_steps(
         def one(carry: Carry) -> Carry:
             place = carry.run.k + 1 - begin
             now = jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, place, keepdims=False), drawn)
-            return _after(carry, *step(carry.run, *now), lanes=shape.lanes)
+            return split(_after(carry, *step(carry.run, *now), lanes=shape.lanes))
 
         def stretch(carried: tuple[Carry, Snapshots]) -> tuple[Carry, Snapshots]:
             """Steps up to the next record."""
             carry, snapshots = carried
             record = jnp.minimum(end, (carry.run.k // every + 1) * every)
             carry = jax.lax.while_loop(lambda carry: _goes_on(carry, record), one, carry)
-            return carry, _keep(snapshots, carry, first, every)
+            return carry, split(_keep(snapshots, carry, first, every))
 
         return jax.lax.while_loop(lambda carried: _goes_on(carried[0], end), stretch, carried)
 
-    begin = carry, _room(carry, shape.records)
-    return jax.lax.while_loop(lambda carried: _goes_on(carried[0], last), block, begin)
+    begin = carry, split(_room(carry, shape.records))
+    return pad_split(oracle.partition, jax.lax.while_loop(lambda carried: _goes_on(carried[0], last), block, begin))
 
 
 def one_method(methods: Method, lane: int) -> Method:

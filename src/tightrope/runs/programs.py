@@ -17,6 +17,7 @@ from ..methods.base import Method
 from ..oracles.build import definition_of
 from ..oracles.oracle import Oracle
 from ..problems.compiling import Effort, Program
+from ..problems.partition import pad_split, unpadded
 from ..problems.problem import Problem, cached_on_problem
 from .fitting import Fitted
 from .loop import LoopShape, run_steps
@@ -57,14 +58,14 @@ def _start(
     whole = jax.tree.unflatten(oracle, leaves)
     begin = partial(start_on_streams, whole, first)
     if not lanes:
-        return begin(method, x, key, steps)
+        return pad_split(whole.partition, begin(method, x, key, steps))
     axes = StepperState(**AXES, parameters=whole.parameters)  # pyright: ignore[reportArgumentType]
     return jax.vmap(begin, in_axes=(0, None, 0, None), out_axes=axes)(method, x, key, steps)
 
 
 def _output(oracle: Any, lanes: bool, leaves: list[Array], method: Method, state: Any) -> tuple[Array, Array | None]:
     """The method's output, and its own multipliers of the raw values (None: it has none)."""
-    rows = jax.tree.unflatten(oracle, leaves).rows
+    rows, state = jax.tree.unflatten(oracle, leaves).rows, unpadded(state)
 
     def one(method: Method, state: Any) -> tuple[Array, Array | None]:
         multipliers = method.multipliers(state)
@@ -75,5 +76,5 @@ def _output(oracle: Any, lanes: bool, leaves: list[Array], method: Method, state
 
 def run_programs_for(fitted: Fitted, lanes: bool) -> RunPrograms:
     """The problem's programs for this structure of x and this form of the constraints."""
-    key = ("run", fitted.method.accepts.form, fitted.parameters.key, lanes)
+    key = ("run", fitted.method.accepts.form, fitted.parameters.key, lanes, fitted.oracle.partition)
     return cached_on_problem(fitted.problem, key, lambda: RunPrograms(fitted.problem, fitted.oracle, lanes))

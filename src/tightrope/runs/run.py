@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..methods.base import Info, as_arrays
+from ..problems.partition import on_host
 from ..problems.probing import check_start
 from .feeding import Feed
 from .fitting import Fitted
@@ -96,7 +97,7 @@ class Run:
             self.diverged, last_finite = True, int(self.carry.run.k) - 1
             self.carry, snapshots = loop(last_finite)  # the same steps again
         self.step = int(self.carry.run.k)
-        points = self._points_of_chunk(first, took, jax.device_get(snapshots))
+        points = self._points_of_chunk(first, took, on_host(snapshots))
         self.seconds += took
         self.calls = self._calls_after(self.step - first, jax.device_get(self.carry.counts))
         ended = self.step == self.fitted.steps and not self.diverged
@@ -119,9 +120,9 @@ class Run:
         run = self.carry.run
         return RecordPoint(self.step, self.seconds, self.vectors(run.state.x), self.vectors(run.average), self.calls)
 
-    def vectors(self, x: Array) -> Float[np.ndarray, "lanes n"]:
+    def vectors(self, x: Any) -> Float[np.ndarray, "lanes n"]:
         """The parameters of every lane, without slacks."""
-        return np.asarray(x).reshape(len(self.seeds), -1)[:, : self.fitted.parameters.size]
+        return np.asarray(on_host(x)).reshape(len(self.seeds), -1)[:, : self.fitted.parameters.size]
 
     def output(self) -> tuple[Any, Any]:
         """The method's output and its own multipliers, of every lane."""

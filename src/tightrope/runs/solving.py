@@ -10,13 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import PyTree
 
 from ..arguments import check_callable, check_type, seed_number
 from ..methods.base import Method
 from ..problems.compiling import compile_seconds
 from ..problems.lifting import vector_of
+from ..problems.partition import partition_over
 from ..problems.probing import begin_probe, check_answer
 from ..problems.problem import Problem
 from ..problems.splitting import on_mesh
@@ -52,6 +53,7 @@ def solve(
     holdout: float | None = None,
     confidence: float = 0.95,
     mesh: Mesh | None = None,
+    spec: PartitionSpec | None = None,
 ) -> Result:
     """Minimize the problem's objective under its constraints, from samples.
 
@@ -76,6 +78,9 @@ def solve(
         confidence: the probability with which that holds.
         mesh: a mesh of devices, of one host or of many, whose first axis splits data and batches; the result is the same up
             to rounding (see the page on scaling).
+        spec: the axis of the mesh, `PartitionSpec("model")`, or the axes, `PartitionSpec(("data", "model"))`, over which the
+            flat vector of parameters is split between evaluations, and the state of the method with it. If None, every
+            device has all of them.
 
     Returns:
         A `Result`. Running out of steps, diverging and being interrupted (Ctrl-C) are statuses, not exceptions.
@@ -91,13 +96,14 @@ def solve(
     check_can_draw("solve", problem)
     seed, compiled = seed_number("solve", "seed", seed), compile_seconds()
     check_stop("solve", stop)
+    partition = partition_over("solve", mesh, spec)
     check_type("solve", "progress", progress, (bool, type(None)), "True, False or None")
     if callback is not None:
         check_callable("solve", "callback", callback, "a function of a record", arguments=1)
     if holdout is not None:
         numbers = check_holdout(problem, holdout, confidence)
         fitted = fit("solve", problem, x0, method, steps, warm_start)
-        same = {"seed": seed, "record": record, "stop": stop, "progress": progress, "mesh": mesh}
+        same = {"seed": seed, "record": record, "stop": stop, "progress": progress, "mesh": mesh, "spec": spec}
         options = {"warm_start": warm_start}, {"callback": callback, "checkpoint": checkpoint}
         run = partial(solve, x0=x0, method=method, steps=steps, **same)
         result = solve_with_promise(run, fitted, numbers, seed, options)
@@ -105,6 +111,7 @@ def solve(
     if mesh is not None:
         problem = on_mesh("solve", problem, mesh)
     fitted = fit("solve", problem, x0, method, steps, warm_start)
+    fitted = replace(fitted, oracle=replace(fitted.oracle, partition=partition))
     record = as_record("solve", record, fitted.steps, problem.sources, fitted.original.rows.raw_size)
     notes = [fitted.reason] if fitted.reason else []
     with (
@@ -150,5 +157,6 @@ def _store(
     """The folder of checkpoints of this run; None if it is not to be saved."""
     if checkpoint is None:
         return nullcontext()
+    split = fitted.oracle.partition is not None
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    return closing(CheckpointStore(checkpoint, fingerprint(fitted, record, seed), fitted.mesh))
+    return closing(CheckpointStore(checkpoint, fingerprint(fitted, record, seed), fitted.mesh, split))

@@ -234,8 +234,8 @@ class AdaptiveLagrangian(Method):
             rate = self.step_size * _schedule(draw, gradient.dtype)
             return -rate * metric * direction, rate, None
         unravel = oracle.parameters.unravel_arrays
-        update, optimizer = self.optimizer.update(unravel(gradient), state.optimizer, unravel(state.x))
-        step = oracle.parameters.ravel(update)
+        update, optimizer = self.optimizer.update(unravel(gradient), state.optimizer, unravel(oracle.gathered(state.x)))
+        step = oracle.gathered(oracle.parameters.ravel(update))
         squares = jnp.sum(step**2 / positive_or_one(metric)), jnp.sum(metric * direction**2)
         return step, jnp.sqrt(squares[0] / positive_or_one(squares[1])), optimizer
 
@@ -289,7 +289,7 @@ def spread_over_leaves(oracle: Oracle, scale: tuple[Array, ...]) -> Float[Array,
     params = oracle.parameters.unravel_arrays(jnp.zeros_like(oracle.parameters.start))
     leaves, structure = jax.tree.flatten(params)
     filled = [jnp.broadcast_to(size, leaf.shape) for size, leaf in zip(scale, leaves, strict=True)]
-    return oracle.parameters.ravel(jax.tree.unflatten(structure, filled))
+    return oracle.gathered(oracle.parameters.ravel(jax.tree.unflatten(structure, filled)))
 
 
 def _lagrangian(
