@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ..certificates.certificate import Certificate
 from ..certificates.evaluation import evaluation_data
-from ..certificates.judging import certify, passed_in_full
+from ..certificates.judging import Options, certify, certify_points, evaluate_exactly, passed_in_full
 from ..methods.base import Method
 from ..oracles.build import oracle_for
 from ..problems.compiling import Program
@@ -79,10 +80,13 @@ def solve(
     before, results, warm = {}, [], None
     while True:
         warm = run_solve(_on_surrogates(problem, shifts), x0, method, warm_start=warm, **options)
-        results.append(_judged(problem, warm, stop or Stop()) if shifts else warm)
-        if not shifts or results[-1].success or len(results) > corrections:
+        if not shifts:
+            return warm
+        gaps = _gaps(problem, warm.x)
+        results.append(_judged(problem, warm, gaps, stop or Stop()))
+        if results[-1].success or len(results) > corrections:
             break
-        gaps, certificate = _gaps(problem, warm.x), results[-1].certificate
+        certificate = results[-1].certificate
         errors = {name: np.abs(gaps[name] - shifts[name]) for name in shifts}
         if all((errors[name] <= certificate.tolerance * certificate.scale[name]).all() for name in shifts):
             break
@@ -107,9 +111,9 @@ def _on_surrogates(problem: Problem, shifts: dict[str, Any]) -> Problem:
     return variant(problem, list(map(smooth, problem.constraints)), problem.data, ("surrogates",))
 
 
-def _judged(problem: Problem, result: Result, stop: Stop) -> Result:
-    """The result of a solve on surrogates, with a certificate of the rates."""
-    certificate = certify(problem, result.x, tolerance=stop.violation, seed=result.seed)
+def _judged(problem: Problem, result: Result, gaps: dict[str, np.ndarray], stop: Stop) -> Result:
+    """The result of a solve on surrogates, with a certificate of the rates, which differ from them by these gaps."""
+    certificate = _certified(problem, result, gaps, stop.violation)
     lacking = missing(stop, certificate)
     return replace(
         result,
@@ -121,6 +125,21 @@ def _judged(problem: Problem, result: Result, stop: Stop) -> Result:
         message="".join([result.message, *(f" For the rates, {each}." for each in lacking)]),
         certificate=certificate,
     )
+
+
+def _certified(problem: Problem, result: Result, gaps: dict[str, np.ndarray], tolerance: float) -> Certificate:
+    """The certificate of the rates.
+
+    On data that are passed over in full, a rate is the surrogate plus the gap, and its derivative is that of the surrogate: then
+    the programs of the solve evaluate it too.
+    """
+    if not all(map(passed_in_full, problem.sources)) or any(c._auxiliary is not None for c in problem.constraints):
+        return certify(problem, result.x, tolerance=tolerance, seed=result.seed)
+    smooth, parameters = _on_surrogates(problem, dict.fromkeys(gaps, 0.0)), Parameters(result.x)
+    oracle, start = oracle_for(smooth, parameters), parameters.start
+    points, shift = np.asarray(start)[None], np.concatenate([[0.0], *gaps.values()]).astype(parameters.dtype)
+    exact = evaluate_exactly(smooth, oracle, points, start, shift[None])
+    return certify_points(smooth, oracle, points, start, [Options(tolerance, 0.95, result.seed)], exact=exact)[0]
 
 
 def _next_shift(shift: Any, gap: np.ndarray, shift_before: Any, gap_before: Any) -> np.ndarray:
