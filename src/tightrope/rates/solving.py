@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 from ..certificates.certificate import Certificate
 from ..certificates.evaluation import evaluation_data
 from ..certificates.judging import Options, certify, certify_points, evaluate_exactly, passed_in_full
+from ..certificates.scales import pilot_spread
 from ..methods.base import Method
 from ..oracles.build import oracle_for
 from ..problems.compiling import Program
@@ -82,11 +83,11 @@ def solve(
         warm = run_solve(_on_surrogates(problem, shifts), x0, method, warm_start=warm, **options)
         if not shifts:
             return warm
-        gaps = _gaps(problem, warm.x)
-        results.append(_judged(problem, warm, gaps, stop or Stop()))
+        rates = _rates_at(problem, warm.x)
+        results.append(_judged(problem, warm, rates, stop or Stop()))
         if results[-1].success or len(results) > corrections:
             break
-        certificate = results[-1].certificate
+        gaps, certificate = rates.gaps, results[-1].certificate
         errors = {name: np.abs(gaps[name] - shifts[name]) for name in shifts}
         if all((errors[name] <= certificate.tolerance * certificate.scale[name]).all() for name in shifts):
             break
@@ -111,9 +112,9 @@ def _on_surrogates(problem: Problem, shifts: dict[str, Any]) -> Problem:
     return variant(problem, list(map(smooth, problem.constraints)), problem.data, ("surrogates",))
 
 
-def _judged(problem: Problem, result: Result, gaps: dict[str, np.ndarray], stop: Stop) -> Result:
-    """The result of a solve on surrogates, with a certificate of the rates, which differ from them by these gaps."""
-    certificate = _certified(problem, result, gaps, stop.violation)
+def _judged(problem: Problem, result: Result, rates: _Rates, stop: Stop) -> Result:
+    """The result of a solve on surrogates, with a certificate of the rates."""
+    certificate = _certified(problem, result, rates, stop.violation)
     lacking = missing(stop, certificate)
     return replace(
         result,
@@ -127,19 +128,20 @@ def _judged(problem: Problem, result: Result, gaps: dict[str, np.ndarray], stop:
     )
 
 
-def _certified(problem: Problem, result: Result, gaps: dict[str, np.ndarray], tolerance: float) -> Certificate:
+def _certified(problem: Problem, result: Result, rates: _Rates, tolerance: float) -> Certificate:
     """The certificate of the rates.
 
-    On data that are passed over in full, a rate is the surrogate plus the gap, and its derivative is that of the surrogate: then
-    the programs of the solve evaluate it too.
+    On data that are passed over in full, a rate is the surrogate plus the gap, with the derivative of the surrogate: so the
+    programs of the solve evaluate it too.
     """
     if not all(map(passed_in_full, problem.sources)) or any(c._auxiliary is not None for c in problem.constraints):
         return certify(problem, result.x, tolerance=tolerance, seed=result.seed)
-    smooth, parameters = _on_surrogates(problem, dict.fromkeys(gaps, 0.0)), Parameters(result.x)
+    smooth, parameters = _on_surrogates(problem, dict.fromkeys(rates.gaps, 0.0)), Parameters(result.x)
     oracle, start = oracle_for(smooth, parameters), parameters.start
-    points, shift = np.asarray(start)[None], np.concatenate([[0.0], *gaps.values()]).astype(parameters.dtype)
-    exact = evaluate_exactly(smooth, oracle, points, start, shift[None])
-    return certify_points(smooth, oracle, points, start, [Options(tolerance, 0.95, result.seed)], exact=exact)[0]
+    points, shift = np.asarray(start)[None], np.concatenate([[0.0], *rates.gaps.values()]).astype(parameters.dtype)
+    (exact,) = evaluate_exactly(smooth, oracle, points, start, shift[None])
+    exact = exact._replace(sizes=exact.sizes._replace(spread=rates.spread))
+    return certify_points(smooth, oracle, points, start, [Options(tolerance, 0.95, result.seed)], exact=[exact])[0]
 
 
 def _next_shift(shift: Any, gap: np.ndarray, shift_before: Any, gap_before: Any) -> np.ndarray:
@@ -159,8 +161,20 @@ def _rank(result: Result) -> tuple[bool, float]:
     return not feasible, result.objective if feasible else max(e.value for e in violations)
 
 
-def _gaps(problem: Problem, x: PyTree[Any]) -> dict[str, np.ndarray]:
-    """The rates of each constraint minus their surrogates, at x."""
+class _Rates(NamedTuple):
+    """The rates at a point.
+
+    Attributes:
+        gaps: the rates of each constraint minus their surrogates.
+        spread: the standard deviations of the objective and of each rate over single examples.
+    """
+
+    gaps: dict[str, np.ndarray]
+    spread: np.ndarray
+
+
+def _rates_at(problem: Problem, x: PyTree[Any]) -> _Rates:
+    """The rates of the problem at x."""
     parameters = Parameters(x)
     oracle = oracle_for(problem, parameters)
     in_full = all(map(passed_in_full, oracle.sources))
@@ -168,10 +182,10 @@ def _gaps(problem: Problem, x: PyTree[Any]) -> dict[str, np.ndarray]:
     smooth = replace(oracle, constraints=oracle_for(problem, parameters, training=True).constraints)
     structures = [jax.tree.structure(each) for each in (oracle, smooth)]
 
-    def difference(leaves: list[Array], x: Array, sample: Any) -> Array:
-        rates, soft = (jax.tree.unflatten(structure, leaves).raw(x, sample) for structure in structures)
-        return rates - soft
+    def gaps_and_spread(leaves: list[Array], x: Array, sample: Any) -> tuple[Array, Array]:
+        rates, surrogates = (jax.tree.unflatten(structure, leaves) for structure in structures)
+        return rates.raw(x, sample) - surrogates.raw(x, sample), pilot_spread(rates, x)
 
-    program = cached_on_problem(problem, ("gaps", parameters.key), lambda: Program(difference, "little"))
-    found = np.asarray(program(oracle.leaves(), parameters.start, sample), float)
-    return {name: found[part] for name, part in oracle.slices().items()}
+    program = cached_on_problem(problem, ("rates", parameters.key), lambda: Program(gaps_and_spread, "little"))
+    gaps, spread = jax.device_get(program(oracle.leaves(), parameters.start, sample))
+    return _Rates({name: gaps[part].astype(float) for name, part in oracle.slices().items()}, spread)
