@@ -18,8 +18,8 @@ from ..problems.constraints import Constraint, at_least, at_most, between
 from ..problems.data import Dataset, Source, batch_shape, check_source
 from .group_weights import Groups
 
-TEMPERATURE = 1.0
-"""The width of the surrogate's step, in units of the score. If that is a logit, the surrogate is the probability of yes."""
+TEMPERATURE = 0.3
+"""The width of the surrogate's step, in units of the score: a logit, so about the distance between confidence and doubt."""
 
 Score = Callable[[Any, Any], Float[Array, " examples"]]
 Bound = float | tuple[float, float]
