@@ -189,10 +189,10 @@ def main() -> None:
     rows: list[Row] = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
     rows = [row for row in rows if run_of(row)[-1] not in options.again]
     known = set(map(run_of, rows))
-    for run in itertools.product(range(options.splits), options.constraints, options.data, options.methods):
-        if run in known:
+    runs = itertools.product(range(options.splits), options.constraints, options.data, options.methods)
+    for number, constraint, name, method in runs:
+        if (number, constraint, name, method) in known:
             continue
-        number, constraint, name, method = run
         for row in Comparison(name, constraint, number).rows(method):
             rows.append(row)
             print(*row.values(), flush=True)
