@@ -34,7 +34,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ BOUNDS, LEVELS, GRID = (0.02, 0.05, 0.1), (0.05, 0.1), 15
 LOSSES = ("log", "error")
 MOMENTS = {"demographic_parity": DemographicParity, "equalized_odds": EqualizedOdds}
 Row = dict[str, Any]
+Run = tuple[int, str, str, str]
 Part = dict[str, np.ndarray]
 
 
@@ -189,7 +190,8 @@ def main() -> None:
     rows: list[Row] = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
     rows = [row for row in rows if run_of(row)[-1] not in options.again]
     known = set(map(run_of, rows))
-    runs = itertools.product(range(options.splits), options.constraints, options.data, options.methods)
+    numbers = range(options.splits)
+    runs: Iterable[Run] = itertools.product(numbers, options.constraints, options.data, options.methods)
     for number, constraint, name, method in runs:
         if (number, constraint, name, method) in known:
             continue
@@ -202,7 +204,7 @@ def main() -> None:
         print(*row.values())
 
 
-def run_of(row: Row) -> tuple[int, str, str, str]:
+def run_of(row: Row) -> Run:
     """The run that gave a row: split, constraint, data and method."""
     method = row["method"] if row["method"] in LOSSES else "fairlearn"
     return row["split"], row["constraint"], row["data"], method

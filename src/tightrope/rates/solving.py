@@ -48,8 +48,8 @@ def solve(
         x0: the start.
         method: as for `tightrope.solve`.
         steps: the most steps of each solve.
-        corrections: the most solves after the first. None follow one whose surrogates, as they are shifted, are equal to the
-            rates within the tolerance of the certificate; nor one that is a success by its rates, if no surrogate was active.
+        corrections: the most solves after the first. None follow one whose rates make it a success, or where surrogates, as
+            they are shifted, are equal to rates within the tolerance of the certificate.
         seed: the random seed of every solve.
         record: as for `tightrope.solve`.
         stop: as for `tightrope.solve`.
@@ -85,8 +85,11 @@ def solve(
             return warm
         rates = _rates_at(problem, warm.x)
         results.append(_judged(problem, warm, rates, stop or Stop()))
-        gaps = rates.gaps
-        if len(results) > corrections or not _far(shifts, gaps, warm, results[-1]):
+        if results[-1].success or len(results) > corrections:
+            break
+        gaps, certificate = rates.gaps, results[-1].certificate
+        errors = {name: np.abs(gaps[name] - shifts[name]) for name in shifts}
+        if all((errors[name] <= certificate.tolerance * certificate.scale[name]).all() for name in shifts):
             break
         moved = {name: _next_shift(shifts[name], gaps[name], *before.get(name, (0.0, 0.0))) for name in shifts}
         before, shifts = {name: (shifts[name], gaps[name]) for name in shifts}, moved
@@ -107,20 +110,6 @@ def _on_surrogates(problem: Problem, shifts: dict[str, Any]) -> Problem:
         return replace(c, fn=c.surrogate, surrogate=None, low=c.low - shifts[c.name], high=c.high - shifts[c.name])
 
     return variant(problem, list(map(smooth, problem.constraints)), problem.data, ("surrogates",))
-
-
-def _far(shifts: dict[str, Any], gaps: dict[str, np.ndarray], solved: Result, judged: Result) -> bool:
-    """Whether a rate differs from its shifted surrogate by more than the tolerance.
-
-    Where the rates are a success, this matters only for surrogates that kept the solve from a better objective.
-    """
-    certificate = judged.certificate
-
-    def far(name: str) -> np.ndarray:
-        apart = np.abs(gaps[name] - shifts[name]) > certificate.tolerance * certificate.scale[name]
-        return apart & ((not judged.success) | (np.asarray(solved.certificate.multipliers[name]) != 0.0))
-
-    return any(far(name).any() for name in shifts)
 
 
 def _judged(problem: Problem, result: Result, rates: _Rates, stop: Stop) -> Result:
