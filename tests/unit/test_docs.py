@@ -98,7 +98,7 @@ def test_the_tables_on_the_fairness_page_are_those_of_the_benchmark():
     differences = {
         (c["data"], c["constraint"], c["violation"], c["ours"], c["theirs"]): c for c in found["comparisons"]
     }
-    for case in {key[:3] for key in differences}:
+    for case in {key[:3] for key, c in differences.items() if c["splits"] > 1}:
         cells = [
             f"{c['difference']:+.2f} ± {c['standard error']:.2f} ({c['splits']})" if c["splits"] > 1 else "–"
             for c in (differences[*case, *pair] for pair in pairs)

@@ -138,9 +138,15 @@ def _certified(problem: Problem, result: Result, rates: _Rates, tolerance: float
         return certify(problem, result.x, tolerance=tolerance, seed=result.seed)
     smooth, parameters = _on_surrogates(problem, dict.fromkeys(rates.gaps, 0.0)), Parameters(result.x)
     oracle, start = oracle_for(smooth, parameters), parameters.start
-    points, shift = np.asarray(start)[None], np.concatenate([[0.0], *rates.gaps.values()]).astype(parameters.dtype)
-    (exact,) = evaluate_exactly(smooth, oracle, points, start, shift[None])
-    exact = exact._replace(sizes=exact.sizes._replace(spread=rates.spread))
+    points, shift = np.asarray(start)[None], np.zeros((1, 1 + oracle.rows.raw_size), parameters.dtype)
+    places = {name: np.arange(1, shift.size)[part] for name, part in oracle.slices().items()}
+    for name, gap in rates.gaps.items():
+        shift[0, places[name]] = gap
+    (exact,) = evaluate_exactly(smooth, oracle, points, start, shift)
+    spread = np.array(exact.sizes.spread)
+    for name, own in rates.spread.items():
+        spread[places[name]] = own
+    exact = exact._replace(sizes=exact.sizes._replace(spread=spread))
     return certify_points(smooth, oracle, points, start, [Options(tolerance, 0.95, result.seed)], exact=[exact])[0]
 
 
@@ -162,19 +168,20 @@ def _rank(result: Result) -> tuple[bool, float]:
 
 
 class _Rates(NamedTuple):
-    """The rates at a point.
+    """The rates at a point, by the names of their constraints.
 
     Attributes:
-        gaps: the rates of each constraint minus their surrogates.
-        spread: the standard deviations of the objective and of each rate over single examples.
+        gaps: the rates minus their surrogates.
+        spread: the standard deviations of the rates over single examples.
     """
 
     gaps: dict[str, np.ndarray]
-    spread: np.ndarray
+    spread: dict[str, np.ndarray]
 
 
 def _rates_at(problem: Problem, x: PyTree[Any]) -> _Rates:
     """The rates of the problem at x."""
+    problem = variant(problem, list(filter(_has_surrogate, problem.constraints)), problem.data, ("rates",))
     parameters = Parameters(x)
     oracle = oracle_for(problem, parameters)
     in_full = all(map(passed_in_full, oracle.sources))
@@ -188,4 +195,5 @@ def _rates_at(problem: Problem, x: PyTree[Any]) -> _Rates:
 
     program = cached_on_problem(problem, ("rates", parameters.key), lambda: Program(gaps_and_spread, "little"))
     gaps, spread = jax.device_get(program(oracle.leaves(), parameters.start, sample))
-    return _Rates({name: gaps[part].astype(float) for name, part in oracle.slices().items()}, spread)
+    parts = oracle.slices().items()
+    return _Rates({name: gaps[part].astype(float) for name, part in parts}, {n: spread[1:][part] for n, part in parts})
