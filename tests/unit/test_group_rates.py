@@ -162,8 +162,19 @@ def test_a_solve_ends_at_the_bound_of_the_rate_and_not_of_its_surrogate(solved):
     assert solved.result.violation == pytest.approx(max(difference(solved.result.x) - 0.1, 0.0), abs=1e-6)
 
 
+def numbers_and_texts(certificate):
+    leaves = jax.tree.leaves(certificate)
+    return [
+        np.concatenate([np.ravel(a) for a in leaves if not isinstance(a, str)]),
+        [a for a in leaves if isinstance(a, str)],
+    ]
+
+
 def test_what_is_certified_in_the_end_are_the_rates(solved):
-    assert solved.result.certificate == tr.certify(solved.problem, solved.result.x)
+    found, expected = solved.result.certificate, tr.certify(solved.problem, solved.result.x)
+    numbers, texts = zip(*map(numbers_and_texts, (found, expected)), strict=True)
+    np.testing.assert_allclose(*numbers, rtol=1e-3, atol=1e-6)  # up to rounding
+    assert texts[0] == texts[1]
     assert solved.result.success
     assert solved.result.history.records > 0
 

@@ -272,11 +272,18 @@ def passed_in_full(source: Source) -> bool:
 
 
 def evaluate_exactly(
-    problem: Problem, oracle: Oracle, points: Float[np.ndarray, "points n"], start: Float[Array, " n"]
+    problem: Problem,
+    oracle: Oracle,
+    points: Float[np.ndarray, "points n"],
+    start: Float[Array, " n"],
+    shifts: Float[np.ndarray, "points 1+raw"] | None = None,
 ) -> Evaluation:
-    """Evaluate each point on all data, with the program that evaluates records, so that nothing new is compiled."""
+    """Evaluate each point on all data, with the program that evaluates records, so that nothing new is compiled.
+
+    `shifts` are added to the objective and the raw values of each point; None: nothing.
+    """
     program = programs_for(problem, oracle).evaluate
-    return program((oracle.leaves(), oracle.everything()), points, start, CERTIFICATE_PRODUCTS)
+    return program((oracle.leaves(), oracle.everything()), points, start, CERTIFICATE_PRODUCTS, shifts)
 
 
 def _verdict(violation: dict[str, Estimate], tolerance: float) -> Verdict:

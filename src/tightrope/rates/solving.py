@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from ..certificates.certificate import Certificate
 from ..certificates.evaluation import evaluation_data
-from ..certificates.judging import certify, passed_in_full
+from ..certificates.judging import Options, certify, certify_points, evaluate_exactly, passed_in_full
+from ..certificates.scales import pilot_spread
 from ..methods.base import Method
 from ..oracles.build import oracle_for
 from ..problems.compiling import Program
@@ -79,10 +81,13 @@ def solve(
     before, results, warm = {}, [], None
     while True:
         warm = run_solve(_on_surrogates(problem, shifts), x0, method, warm_start=warm, **options)
-        results.append(_judged(problem, warm, stop or Stop()) if shifts else warm)
-        if not shifts or results[-1].success or len(results) > corrections:
+        if not shifts:
+            return warm
+        rates = _rates_at(problem, warm.x)
+        results.append(_judged(problem, warm, rates, stop or Stop()))
+        if results[-1].success or len(results) > corrections:
             break
-        gaps, certificate = _gaps(problem, warm.x), results[-1].certificate
+        gaps, certificate = rates.gaps, results[-1].certificate
         errors = {name: np.abs(gaps[name] - shifts[name]) for name in shifts}
         if all((errors[name] <= certificate.tolerance * certificate.scale[name]).all() for name in shifts):
             break
@@ -107,9 +112,9 @@ def _on_surrogates(problem: Problem, shifts: dict[str, Any]) -> Problem:
     return variant(problem, list(map(smooth, problem.constraints)), problem.data, ("surrogates",))
 
 
-def _judged(problem: Problem, result: Result, stop: Stop) -> Result:
+def _judged(problem: Problem, result: Result, rates: _Rates, stop: Stop) -> Result:
     """The result of a solve on surrogates, with a certificate of the rates."""
-    certificate = certify(problem, result.x, tolerance=stop.violation, seed=result.seed)
+    certificate = _certified(problem, result, rates, stop.violation)
     lacking = missing(stop, certificate)
     return replace(
         result,
@@ -121,6 +126,28 @@ def _judged(problem: Problem, result: Result, stop: Stop) -> Result:
         message="".join([result.message, *(f" For the rates, {each}." for each in lacking)]),
         certificate=certificate,
     )
+
+
+def _certified(problem: Problem, result: Result, rates: _Rates, tolerance: float) -> Certificate:
+    """The certificate of the rates.
+
+    On data that are passed over in full, a rate is the surrogate plus the gap, with the derivative of the surrogate: so the
+    programs of the solve evaluate it too.
+    """
+    if not all(map(passed_in_full, problem.sources)) or any(c._auxiliary is not None for c in problem.constraints):
+        return certify(problem, result.x, tolerance=tolerance, seed=result.seed)
+    smooth, parameters = _on_surrogates(problem, dict.fromkeys(rates.gaps, 0.0)), Parameters(result.x)
+    oracle, start = oracle_for(smooth, parameters), parameters.start
+    points, shift = np.asarray(start)[None], np.zeros((1, 1 + oracle.rows.raw_size), parameters.dtype)
+    places = {name: np.arange(1, shift.size)[part] for name, part in oracle.slices().items()}
+    for name, gap in rates.gaps.items():
+        shift[0, places[name]] = gap
+    exact = evaluate_exactly(smooth, oracle, points, start, shift)
+    spread = np.array(exact.sizes.spread)
+    for name, own in rates.spread.items():
+        spread[0, places[name]] = own
+    exact = exact._replace(sizes=exact.sizes._replace(spread=spread))
+    return certify_points(smooth, oracle, points, start, [Options(tolerance, 0.95, result.seed)], exact=exact)[0]
 
 
 def _next_shift(shift: Any, gap: np.ndarray, shift_before: Any, gap_before: Any) -> np.ndarray:
@@ -140,8 +167,21 @@ def _rank(result: Result) -> tuple[bool, float]:
     return not feasible, result.objective if feasible else max(e.value for e in violations)
 
 
-def _gaps(problem: Problem, x: PyTree[Any]) -> dict[str, np.ndarray]:
-    """The rates of each constraint minus their surrogates, at x."""
+class _Rates(NamedTuple):
+    """The rates at a point, by the names of their constraints.
+
+    Attributes:
+        gaps: the rates minus their surrogates.
+        spread: the standard deviations of the rates over single examples.
+    """
+
+    gaps: dict[str, np.ndarray]
+    spread: dict[str, np.ndarray]
+
+
+def _rates_at(problem: Problem, x: PyTree[Any]) -> _Rates:
+    """The rates of the problem at x."""
+    problem = variant(problem, list(filter(_has_surrogate, problem.constraints)), problem.data, ("rates",))
     parameters = Parameters(x)
     oracle = oracle_for(problem, parameters)
     in_full = all(map(passed_in_full, oracle.sources))
@@ -149,10 +189,11 @@ def _gaps(problem: Problem, x: PyTree[Any]) -> dict[str, np.ndarray]:
     smooth = replace(oracle, constraints=oracle_for(problem, parameters, training=True).constraints)
     structures = [jax.tree.structure(each) for each in (oracle, smooth)]
 
-    def difference(leaves: list[Array], x: Array, sample: Any) -> Array:
-        rates, soft = (jax.tree.unflatten(structure, leaves).raw(x, sample) for structure in structures)
-        return rates - soft
+    def gaps_and_spread(leaves: list[Array], x: Array, sample: Any) -> tuple[Array, Array]:
+        rates, surrogates = (jax.tree.unflatten(structure, leaves) for structure in structures)
+        return rates.raw(x, sample) - surrogates.raw(x, sample), pilot_spread(rates, x)
 
-    program = cached_on_problem(problem, ("gaps", parameters.key), lambda: Program(difference, "little"))
-    found = np.asarray(program(oracle.leaves(), parameters.start, sample), float)
-    return {name: found[part] for name, part in oracle.slices().items()}
+    program = cached_on_problem(problem, ("rates", parameters.key), lambda: Program(gaps_and_spread, "little"))
+    gaps, spread = jax.device_get(program(oracle.leaves(), parameters.start, sample))
+    parts = oracle.slices().items()
+    return _Rates({name: gaps[part].astype(float) for name, part in parts}, {n: spread[1:][part] for n, part in parts})
