@@ -110,12 +110,6 @@ def metric_of(kind: str, nu: np.ndarray, s: np.ndarray, epsilon: float) -> np.nd
     return s / (np.sqrt(nu) + epsilon)
 
 
-def with_a_term_more(nu: np.ndarray, k: int) -> np.ndarray:
-    """ν after k steps, and the mean of each leaf with the weight of one of its terms."""
-    means = np.concatenate([np.full(len(part), np.mean(part)) for part in np.split(nu, np.cumsum(LEAVES)[:-1])])
-    return nu + 0.001 / (1 - 0.999**k) * means
-
-
 def averaged(mean: Any, new: Any, count: int, least: float) -> Any:
     """A mean of all terms that turns into one with weight `least` for the newest."""
     weight = max(1 / count, least)
@@ -134,7 +128,7 @@ def step(now: Rule, kind: str, k: int, examples: np.ndarray, signs: np.ndarray, 
     if measured:
         v, nu = now.first / (1 - 0.9 ** (k - 1)), now.second / (1 - 0.999 ** (k - 1))
         epsilon = 1e-6 * np.sqrt(np.mean(nu))
-        P = metric_of(on, with_a_term_more(nu, k - 1), s, epsilon)
+        P = metric_of(on, nu, s, epsilon)
         S = v @ (P * v)
         probes["GC".index(measured)] += 1
     if measured == "G":
@@ -260,7 +254,7 @@ COVERED = {
     "ball": EVERYWHERE | {"projected", "least response"},
     "space sgd": EVERYWHERE | {"least response"},
 }
-SEEDS = {"space": 1, "box": 1, "ball": 1, "space sgd": 0}
+SEEDS = {"space": 2, "box": 1, "ball": 1, "space sgd": 1}
 
 
 @functools.cache

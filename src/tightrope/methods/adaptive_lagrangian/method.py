@@ -18,9 +18,7 @@ the batch times that on the other is averaged instead, which is unbiased. G is a
 or, in units of their variances, of all sampled rows on average. C, U and W are measured by products J(P Jᵀw) with w_i =
 sign(y_i)/√G_i, J(P Jᵀy) and J(P(∇f + Jᵀy)), gradients on one half and J on the other. G and these are measured in turn, in each
 of the steps 2 to 64 and every eighth step from then on, with v and P of the step before; so are S = ⟨v, Pv⟩ and ε, which is
-1e-6 times the root mean square of √ν. They are 0 until then. In these measurements ν has one more term, its mean over the leaf:
-where all gradients so far were 0, as at a rectified unit that few examples activate, P is without bound, and the first gradient
-there would make G a thousand times too large.
+1e-6 times the root mean square of √ν. They are 0 until then.
 
 α is halved, at most six times, until two things hold along −s sign(∇f), the direction of a first step. One step leaves at least
 a quarter of the slope: else α is too long for the curvature. As many steps as multipliers take to settle, the least τ of
@@ -340,12 +338,9 @@ def _measure(oracle: Oracle, state: State, draw: Draw, probe: Int[Array, ""]) ->
 
 
 def _measure_metric(oracle: Oracle, state: State, k: Int[Array, ""]) -> tuple[State, Float[Array, " n"]]:
-    """ε and S after step k, and the metric, with one more term in ν: its mean over the leaf."""
+    """ε and S after step k, and the metric."""
     adam = Adam(state.first, state.second)
-    squares = adam.squares(k)
-    state = state._replace(epsilon=EPSILON * jnp.sqrt(jnp.mean(squares)))
-    typical = spread_over_leaves(oracle, leaf_scales(oracle.parameters.unravel_arrays(jnp.sqrt(squares))))
-    adam = adam._replace(second=adam.second + (1.0 - SECOND_DECAY) * typical**2)
+    state = state._replace(epsilon=EPSILON * jnp.sqrt(jnp.mean(adam.squares(k))))
     metric = adam.metric(oracle, state, k)
     return state._replace(gradient_sq=jnp.sum(metric * adam.direction(k) ** 2)), metric
 
