@@ -18,7 +18,9 @@ the batch times that on the other is averaged instead, which is unbiased. G is a
 or, in units of their variances, of all sampled rows on average. C, U and W are measured by products J(P Jᵀw) with w_i =
 sign(y_i)/√G_i, J(P Jᵀy) and J(P(∇f + Jᵀy)), gradients on one half and J on the other. G and these are measured in turn, in each
 of the steps 2 to 64 and every eighth step from then on, with v and P of the step before; so are S = ⟨v, Pv⟩ and ε, which is
-1e-6 times the root mean square of √ν. They are 0 until then.
+1e-6 times the root mean square of √ν. They are 0 until then. In these measurements √(ν + (0.01 ν̄)²), ν̄
+the root mean square of √ν over the leaf, is in place of √ν: where all gradients so far were 0, as at a rectified unit that few
+examples activate, P is without bound, and the first gradient there would make G a thousand times too large.
 
 α is halved, at most six times, until two things hold along −s sign(∇f), the direction of a first step. One step leaves at least
 a quarter of the slope: else α is too long for the curvature. As many steps as multipliers take to settle, the least τ of
@@ -67,6 +69,8 @@ MAX_STEP, STEP_OVER_ROOT, WARM_UP, DECAY = 0.1, 7.0, 0.02, 1.25
 """α = min{0.1, 7/√T}; the share of the steps that warm up, and how fast α_k falls afterwards."""
 PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 16, 64, 0.1
 """G and C, U, W are measured in turn in steps 2 to 64, then each every 16th; the least weight of a measurement."""
+LEAST_ROOT = 0.01
+"""What is added to √ν where responses are measured, as a share of its root mean square over the leaf."""
 MIN_RESPONSE = 0.05
 """The least response, as a share of what the batch alone shows."""
 NOISE_WEIGHT = 0.02
@@ -338,9 +342,12 @@ def _measure(oracle: Oracle, state: State, draw: Draw, probe: Int[Array, ""]) ->
 
 
 def _measure_metric(oracle: Oracle, state: State, k: Int[Array, ""]) -> tuple[State, Float[Array, " n"]]:
-    """ε and S after step k, and the metric."""
+    """ε and S after step k, and the metric with a small share of each leaf's mean ν added to ν."""
     adam = Adam(state.first, state.second)
-    state = state._replace(epsilon=EPSILON * jnp.sqrt(jnp.mean(adam.squares(k))))
+    squares = adam.squares(k)
+    state = state._replace(epsilon=EPSILON * jnp.sqrt(jnp.mean(squares)))
+    typical = spread_over_leaves(oracle, leaf_scales(oracle.parameters.unravel_arrays(jnp.sqrt(squares))))
+    adam = adam._replace(second=adam.second + _weight(SECOND_DECAY, k, typical.dtype) * (LEAST_ROOT * typical) ** 2)
     metric = adam.metric(oracle, state, k)
     return state._replace(gradient_sq=jnp.sum(metric * adam.direction(k) ** 2)), metric
 
