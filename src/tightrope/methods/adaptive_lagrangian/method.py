@@ -10,7 +10,7 @@ the root mean square of each leaf of x0:
     y⁺ from h(x, ξ), P and v by the rule in `multipliers`
     k = T:  x is moved to where the rows of all data are within their ranges, and once downhill, as `restoration` says
 
-    α_k = α min{k/(0.02 T), 1, 1.25 (1 − (k − 1)/T)},   α = min{0.1, 7/√T}, less if the objective is steep
+    α_k = α min{k/(0.02 T), 1, 1.25 (1 − (k − 1)/T)},   α = min{0.1, 7/√T}, less if the objective is steep or saturates
 
 The rule takes G_i = J_i P J_iᵀ, the response of row i to its multiplier. It is measured for all rows by one product: for
 random signs z, (J_i √P z)² has the mean G_i. On a batch this would be too large by the noise of J_i, so J_i √P z on one half of
@@ -18,9 +18,14 @@ the batch times that on the other is averaged instead, which is unbiased. G is a
 or, in units of their variances, of all sampled rows on average. C, U and W are measured by products J(P Jᵀw) with w_i =
 sign(y_i)/√G_i, J(P Jᵀy) and J(P(∇f + Jᵀy)), gradients on one half and J on the other. G and these are measured in turn, in each
 of the steps 2 to 64 and every eighth step from then on, with v and P of the step before; so are S = ⟨v, Pv⟩ and ε, which is
-1e-6 times the root mean square of √ν. They are 0 until then.
+1e-6 times the root mean square of √ν. They are 0 until then. In these measurements √(ν + (0.01 ν̄)²), ν̄
+the root mean square of √ν over the leaf, is in place of √ν: where all gradients so far were 0, as at a rectified unit that few
+examples activate, P is without bound, and the first gradient there would make G a thousand times too large.
 
-α is halved, at most six times, until a first step, along −s sign(∇f), leaves at least a quarter of the slope along it.
+α is halved, at most six times, until two things hold along −s sign(∇f), the direction of a first step. One step leaves at least
+a quarter of the slope: else α is too long for the curvature. As many steps as multipliers take to settle, the least τ of
+`multipliers`, leave at least a tenth of the gradient, in the norm Σ s|∇f|: else the objective alone drives a network into
+saturation, where gradients of objective and rows vanish, before any multiplier can hold it back.
 
 | symbol | name | symbol | name |
 |---|---|---|---|
@@ -55,7 +60,7 @@ from ...oracles.oracle import Oracle, Sample
 from ...problems.data import Batches
 from ..base import Accepts, Draw, Hyper, Info, Method, hyper
 from ..shared.halves import even_batch_size, on_halves, parts_of, variance_from_halves
-from .multipliers import Controller, Response
+from .multipliers import Controller, Response, least_settling_time
 from .restoration import can_restore, finish
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-6
@@ -64,12 +69,15 @@ MAX_STEP, STEP_OVER_ROOT, WARM_UP, DECAY = 0.1, 7.0, 0.02, 1.25
 """α = min{0.1, 7/√T}; the share of the steps that warm up, and how fast α_k falls afterwards."""
 PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 16, 64, 0.1
 """G and C, U, W are measured in turn in steps 2 to 64, then each every 16th; the least weight of a measurement."""
+LEAST_ROOT = 0.01
+"""What is added to √ν where responses are measured, as a share of its root mean square over the leaf."""
 MIN_RESPONSE = 0.05
 """The least response, as a share of what the batch alone shows."""
 NOISE_WEIGHT = 0.02
 """The least weight of a batch in the variance of the rows."""
-SLOPE_LEFT, HALVINGS, SLOPE_BATCHES = 0.25, 6, 8
-"""The share of the slope that a first step must leave, how often α is halved for it, and the batches that the slope is from."""
+SLOPE_LEFT, GRADIENT_LEFT, HALVINGS, SLOPE_BATCHES = 0.25, 0.1, 6, 8
+"""The share of the slope that a first step must leave, and of the gradient that the steps until multipliers settle must leave;
+how often α is halved for them, and the batches that they are measured on."""
 
 
 class State(NamedTuple):
@@ -151,7 +159,7 @@ class AdaptiveLagrangian(Method):
     def estimate_constants(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw) -> Self:
         oracle, x = oracle.hold_state(x)
         largest = jnp.minimum(MAX_STEP, STEP_OVER_ROOT / jnp.sqrt(draw.steps.astype(x.dtype)))
-        return self.with_defaults(step_size=_less_where_steep(oracle, x, draw, largest))
+        return self.with_defaults(step_size=_safe_step_size(oracle, x, draw, largest))
 
     def init(self, oracle: Oracle, x: Float[Array, " n"], draw: Draw, steps: Int[Array, ""]) -> State:
         rows, multipliers = jnp.zeros_like(oracle.rows.low), oracle.multipliers
@@ -334,9 +342,12 @@ def _measure(oracle: Oracle, state: State, draw: Draw, probe: Int[Array, ""]) ->
 
 
 def _measure_metric(oracle: Oracle, state: State, k: Int[Array, ""]) -> tuple[State, Float[Array, " n"]]:
-    """ε and S after step k, and the metric."""
+    """ε and S after step k, and the metric with a small share of each leaf's mean ν added to ν."""
     adam = Adam(state.first, state.second)
-    state = state._replace(epsilon=EPSILON * jnp.sqrt(jnp.mean(adam.squares(k))))
+    squares = adam.squares(k)
+    state = state._replace(epsilon=EPSILON * jnp.sqrt(jnp.mean(squares)))
+    typical = spread_over_leaves(oracle, leaf_scales(oracle.parameters.unravel_arrays(jnp.sqrt(squares))))
+    adam = adam._replace(second=adam.second + _weight(SECOND_DECAY, k, typical.dtype) * (LEAST_ROOT * typical) ** 2)
     metric = adam.metric(oracle, state, k)
     return state._replace(gradient_sq=jnp.sum(metric * adam.direction(k) ** 2)), metric
 
@@ -398,19 +409,23 @@ def _schedule(draw: Draw, dtype: Any) -> Float[Array, ""]:
     return jnp.minimum(jnp.minimum(k / (WARM_UP * steps), 1.0), DECAY * (1.0 - (k - 1.0) / steps))
 
 
-def _less_where_steep(oracle: Oracle, x: Float[Array, " n"], draw: Draw, largest: Float[Array, ""]) -> Float[Array, ""]:
-    """α: halved until a first step along −s sign(∇f) leaves a quarter of the slope along it, on another sample."""
+def _safe_step_size(oracle: Oracle, x: Float[Array, " n"], draw: Draw, largest: Float[Array, ""]) -> Float[Array, ""]:
+    """α: halved until a first step leaves a quarter of the slope, and τ of them a tenth of the gradient, on another sample."""
     scale = spread_over_leaves(oracle, leaf_scales(oracle.parameters.unravel_arrays(x)))
     first, second = _two_samples(oracle, draw)
     direction = -scale * jnp.sign(oracle.grad(x, first))
 
-    def slope(rate: Float[Array, ""]) -> Float[Array, ""]:
-        return jnp.vdot(oracle.grad(x + rate * direction, second), direction)
+    def slope_and_size(distance: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        gradient = oracle.grad(x + distance * direction, second)
+        return jnp.vdot(gradient, direction), jnp.vdot(jnp.abs(gradient), scale)
 
-    rates = jnp.append(largest * 0.5 ** np.arange(HALVINGS + 1), 0.0).astype(x.dtype)
-    slopes = jax.lax.map(slope, rates)
-    enough = slopes[:-1] <= SLOPE_LEFT * slopes[-1]
-    return jnp.where(jnp.any(enough), rates[jnp.argmax(enough)], rates[-2])
+    rates = (largest * 0.5 ** np.arange(HALVINGS + 1)).astype(x.dtype)
+    settled = least_settling_time(draw.steps.astype(x.dtype)) * rates
+    slopes, sizes = jax.lax.map(slope_and_size, jnp.concatenate([jnp.zeros(1, x.dtype), rates, settled]))
+    steady = slopes[1 : rates.size + 1] <= SLOPE_LEFT * slopes[0]
+    saturated = sizes[rates.size + 1 :] < GRADIENT_LEFT * sizes[0]
+    enough = steady & ~saturated
+    return jnp.where(jnp.any(enough), rates[jnp.argmax(enough)], rates[-1])
 
 
 def _two_samples(oracle: Oracle, draw: Draw) -> tuple[Sample, Sample]:

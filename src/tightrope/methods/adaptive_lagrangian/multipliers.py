@@ -131,9 +131,14 @@ def settling_time(seen: Response, steps: Int[Array, ""]) -> Float[Array, " rows"
     """τ for every row; the longest for a noisy row that a step cannot change."""
     horizon = steps.astype(seen.rate.dtype)
     reach = jnp.maximum(seen.rate * jnp.sqrt(seen.response * seen.gradient_sq), jnp.finfo(horizon.dtype).tiny)
-    least = jnp.maximum(MIN_SETTLING, MIN_SETTLING_ROOT * jnp.sqrt(horizon))
+    least = least_settling_time(horizon)
     by_noise = (NOISE_FACTOR * jnp.sqrt(seen.variance) / reach) ** (2.0 / 3.0)
     return jnp.clip(by_noise, least, jnp.maximum(SETTLING_SHARE * horizon, least))
+
+
+def least_settling_time(horizon: Float[Array, ""]) -> Float[Array, ""]:
+    """The least τ in a run of so many steps."""
+    return jnp.maximum(MIN_SETTLING, MIN_SETTLING_ROOT * jnp.sqrt(horizon))
 
 
 def signed_error(value: Float[Array, " rows"], integral: Float[Array, " rows"], rows: Rows) -> Float[Array, " rows"]:
