@@ -123,7 +123,7 @@ def standard_error(values):
 def test_iterates_do_not_drift_into_violation_at_kinks():
     """In small batches; the constraint's spread over examples is the unit."""
     problem, x0, excess, spread = absolute_error(32)
-    excesses = last_excesses(problem, x0, excess, 1500, 16) / spread
+    excesses = last_excesses(problem, x0, excess, 1500, 32) / spread
     assert abs(excesses.mean()) < 3.0 * standard_error(excesses), excesses.mean()
     assert standard_error(excesses) < 4e-3
 

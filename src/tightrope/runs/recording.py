@@ -229,7 +229,8 @@ class Recorder:
         """Count the records at which nothing changes but by rounding; only where records know all data."""
         if "objective" not in self.columns or not self._knows_all:
             return
-        change = np.abs(now.objective - self.columns["objective"][-1])
+        with np.errstate(invalid="ignore"):  # of a lane that diverged
+            change = np.abs(now.objective - self.columns["objective"][-1])
         calm = change <= REST_CHANGE * self._eps * objective_scale(now.objective, now.sizes)
         self.resting = np.where(calm & (violation <= REST_VIOLATION * self._eps), self.resting + 1, 0)
 

@@ -80,19 +80,24 @@ class Constrained(BaseEstimator):
             check_consistent_length(X, groups[0])
             arrays["group"] = rates.groups(groups[0], groups[1])
         layers, seed = first_layers([X.shape[1], *hidden, len(start)], start, random), int(random.randint(2**31))
-        for more in fields:
-            self.result_ = self._solved(arrays | more, functions, layers, seed)
-            layers = self.result_.x
+        corrections = number(type(self).__name__, "corrections", self.corrections, low=0.0, closed="[")
+        for more in fields[:-1]:  # starts of the last problem, which need no corrections
+            layers = self._solved(arrays | more, functions, layers, seed, 0).x
+        self.result_ = self._solved(arrays | fields[-1], functions, layers, seed, int(corrections))
         self.certificate_ = self.result_.certificate
         self._warn_if_unmet()
-        self.weights_ = on_raw_features(layers, mean, deviation)
+        self.weights_ = on_raw_features(self.result_.x, mean, deviation)
         return self
 
     def _solved(
-        self, arrays: dict[str, Any], functions: tuple[PerExample, PerExample | None, PerExample], x0: Layers, seed: int
+        self,
+        arrays: dict[str, Any],
+        functions: tuple[PerExample, PerExample | None, PerExample],
+        x0: Layers,
+        seed: int,
+        corrections: int,
     ) -> Result:
         """The answer of the problem on these data."""
-        corrections = number(type(self).__name__, "corrections", self.corrections, low=0.0, closed="[")
         size = min(positive_int(type(self).__name__, "batch_size", self.batch_size), len(arrays["x"]))
         data, (objective, score, loss) = Dataset(arrays, size), functions
 
@@ -105,7 +110,7 @@ class Constrained(BaseEstimator):
             problem,
             x0,
             steps=self.steps,
-            corrections=int(corrections),
+            corrections=corrections,
             seed=seed,
             stop=Stop(violation=self.tol, gap=GAP),
             record=max(1, self.steps // 10),
