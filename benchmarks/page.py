@@ -211,7 +211,7 @@ def sweeps() -> str:
     return f"""## Sweeps
 
 `sweep` over many seeds as lanes of one program, over one warm call of `solve`: README's problem, {found["steps"]:,} steps,
-whole calls. The machine was busy: the ratio of CPU times is worth more than that of the clock.
+whole calls.
 {found["machine"]["cores"]} cores, jaxlib {found["machine"]["jaxlib"]}.
 
 {table(["method", "seeds", "CPU time, over one call", "clock, over one call"], rows)}
