@@ -70,7 +70,7 @@ MAX_STEP, STEP_OVER_ROOT, WARM_UP, DECAY = 0.1, 7.0, 0.02, 1.25
 PROBE_PERIOD, FIRST_PROBES, PROBE_WEIGHT = 16, 64, 0.1
 """G and C, U, W are measured in turn in steps 2 to 64, then each every 16th; the least weight of a measurement."""
 LEAST_ROOT = 0.01
-"""What is added to √ν where responses are measured, as a share of its root mean square over the leaf."""
+"""A lower limit of √ν where responses are measured, as a share of its root mean square over the leaf; added in squares."""
 MIN_RESPONSE = 0.05
 """The least response, as a share of what the batch alone shows."""
 NOISE_WEIGHT = 0.02
